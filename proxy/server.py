@@ -56,7 +56,6 @@ from proxy.loop import Loop
 from proxy.metrics import info
 from proxy.metrics.delay import watch_delay
 from proxy.notify import Notifier
-from proxy.outlook import Outlook
 from proxy.proxies.announcer import Proxies
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
@@ -65,6 +64,7 @@ from proxy.relay.heap import Heap
 from proxy.relay.idle import IdleWatch
 from proxy.relay.lanes import Lanes
 from proxy.relay.turns import TurnQueue
+from proxy.reporting import Reporting
 from proxy.scripts.naming import Names
 from proxy.session.ground import Ground
 from proxy.session.pipeline import Pipeline
@@ -128,20 +128,20 @@ class Server:
         settings: the settings.
         upstream: the upstream server.
         files: how many files the process may have open.
-        outlook: reports the proxy's state.
+        reporting: reports the proxy's state.
         place: its place among the workers.
     """
 
     def __init__(
-        self, settings: Settings, upstream: Upstream, files: int, outlook: Outlook, place: Place | None = None
+        self, settings: Settings, upstream: Upstream, files: int, reporting: Reporting, place: Place | None = None
     ) -> None:
         self._place = place = place or Place()
         self._settings = settings
         self._upstream = upstream
-        self._outlook = outlook
-        self.metrics = metrics = outlook.metrics
+        self._reporting = reporting
+        self.metrics = metrics = reporting.metrics
         metrics.constants["upstream"] = str(upstream)
-        self.traffic = outlook.traffic
+        self.traffic = reporting.traffic
         self._started = time.monotonic()
         self._told = b""  # the section of INFO, cached for this turn of the loop
         self._names = Names(settings.prefix.encode())
@@ -160,7 +160,7 @@ class Server:
         self._users = Users()
         self._all_asked = [self._logins.asked]  # what must be known about the server before clients are served
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
-        self.held.on_freed = Heap().freed
+        self.held.on_freed = Heap().note_freeing
         self.ground = Ground(
             Rewriter(self._names, self._coverage, self._commands, metrics),
             self._coverage,
@@ -455,7 +455,7 @@ class Server:
 
     def _see_off(self, connection: ClientConnection) -> None:
         try:
-            (connection.part if self._relieved else connection.finish)()
+            (connection.finish_after_first_request if self._relieved else connection.finish)()
         except Exception as error:  # noqa: BLE001 - a defect that one client meets must not end the others
             connection.fail(error)
 
@@ -524,7 +524,7 @@ class Server:
         Raises:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
-        settings, outlook = self._settings, self._outlook
+        settings, reporting = self._settings, self._reporting
         # Do this first: after this process was stopped (SIGSTOP), other proxies may no longer wait for it.
         signal.signal(signal.SIGCONT, lambda *_: self._coverage.look())
         signals.before_end.append(self._listeners.remove_paths)
@@ -540,7 +540,7 @@ class Server:
             background.append(opening)
             await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():  # a name is still being resolved
-                outlook.stopped()
+                reporting.stopped()
                 return
             opening.result()
             alone = self._place.alone or succession.alone
@@ -580,8 +580,8 @@ class Server:
                 tasks.append(asyncio.create_task(IdleWatch(settings.idle_timeout, self._open_sockets).run()))
             self.metrics.before_reading = self._read_gauges
             if settings.admin is not None and settings.admin_page:
-                outlook.look = self._server_look()
-            outlook.readiness.judge_by(self._obstacle)
+                reporting.look = self._server_look()
+            reporting.readiness.judge_by(self._obstacle)
             if self._place.worker == 1:  # the other workers would warn of the same
                 background.append(asyncio.create_task(self._warn()))
             tried = asyncio.create_task(self._try_upstream())
@@ -599,8 +599,8 @@ class Server:
                 tried.result()
             if not signals.stop.is_set():
                 await succession.begin(signals)
-                background.append(asyncio.create_task(outlook.run()))
-                outlook.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
+                background.append(asyncio.create_task(reporting.run()))
+                reporting.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
                 # A worker's supervisor relieves the other proxy when all workers are ready. Whoever is accepted before
                 # that would be lost if the other proxy goes on instead.
                 await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -610,12 +610,12 @@ class Server:
             gc.collect()
             gc.freeze()
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            outlook.draining(relieved=signals.relieved)
+            reporting.draining(relieved=signals.relieved)
             for task in done:
                 task.result()  # these tasks run until cancelled: if one has ended, it has failed
             succession.close()  # a proxy that is taking over may go on listening
             await self._finish(relieved=signals.relieved or succession.outlived)
-            outlook.stopped()
+            reporting.stopped()
         finally:
             succession.close()
             self._listeners.close()
@@ -738,21 +738,21 @@ class Server:
 
 
 async def _serve(settings: Settings, files: int, succession: Succession) -> None:
-    outlook = Outlook(Notifier())
-    outlook.on_ready = partial(show_first_steps, settings)
+    reporting = Reporting(Notifier())
+    reporting.on_ready = partial(show_first_steps, settings)
     signals = Signals()
     signals.listen()
     signals.before_end.append(succession.remove_path)
     try:
         succession.watch()
         async with (
-            admin_port(settings, outlook, signals.stop, signals.before_end, succession),
+            admin_port(settings, reporting, signals.stop, signals.before_end, succession),
             upstream_url(settings, signals.stop) as url,
         ):
             given = succession.given
             listeners = (await bind_all(settings, succession.file, given=given))[0] if given is not None else None
             place = Place(listeners=listeners, succession=succession)
-            await Server(settings, Upstream(settings, url), files, outlook, place).run(signals)
+            await Server(settings, Upstream(settings, url), files, reporting, place).run(signals)
     finally:
         succession.close()
 

@@ -485,7 +485,7 @@ MUTATIONS = [
     Mutation("expiry/leftovers.py", "if changes == self._seen:", "if self._seen is not None:", "changes"),
     Mutation("expiry/sweeper.py", "await asyncio.sleep(loop.time() - began)", "pass", "sweeps leave time"),
     Mutation("session/ground.py", "and self.rewriter.server.has(upper)", "", "names of commands"),
-    Mutation("relay/conversation.py", "self._upstream.pause(Hold.FULL)", "pass", "late reader"),
+    Mutation("relay/conversation.py", "self._upstream.pause(ReadPause.FULL)", "pass", "late reader"),
     # Shared connections.
     Mutation("relay/greeting.py", "if not self.refusal and who(told) != self._identity:", "if False:", "another user"),
     Mutation("session/identity.py", 'said.get(b"flags") not in ORDINARY or ', "", "a state of its own"),
@@ -493,7 +493,7 @@ MUTATIONS = [
     Mutation(
         "relay/sharing.py", "_refuse, writes.take, reads.take", "_refuse, writes.take, writes.take", "shared reads"
     ),
-    Mutation("relay/sharing.py", "self._upstream.pause(Hold.MIDWAY)", "pass", "pushes that wait"),
+    Mutation("relay/sharing.py", "self._upstream.pause(ReadPause.MIDWAY)", "pass", "pushes that wait"),
     Mutation(
         "relay/sharing.py",
         "if self._port.busy:\n            self._late",
@@ -533,13 +533,13 @@ MUTATIONS = [
     Mutation("session/dispatch.py", 'if len(replies) == 2 and replies[0][:1] == b"-":', "if False:", "WAITAOF"),
     Mutation("session/dispatch.py", "self._standing.unlike = self._standing.shares = True", "pass", "WAITAOF"),
     Mutation(
-        "relay/lane.py", "if self.repeats and port.request and (place or not self._long.come):", "if False:", "lost"
+        "relay/lane.py", "if self.may_resend and port.request and (place or not self._long.come):", "if False:", "lost"
     ),
     Mutation("relay/sharing.py", "if self._session.user != self._lanes.credentials.user:", "if False:", "not asked"),
     Mutation("relay/long_reply.py", "self._kept_waiting += 1", "pass", "bit by bit"),
     Mutation("relay/long_reply.py", 'piece.count(b"\\n") > self._most_lines', "False", "many parts"),
     Mutation("relay/lanes.py", "max(1, SPARSE * (self._batches - batches))", "0", "the only one"),
-    Mutation("relay/lane.py", "if self.repeats and self.is_within_a_long_reply:", "if False:", "a slow server"),
+    Mutation("relay/lane.py", "if self.may_resend and self.is_within_a_long_reply:", "if False:", "a slow server"),
     Mutation(
         "session/dispatch.py",
         "if request.kind is Kind.HEAD:\n            self._out",
@@ -842,9 +842,9 @@ MUTATIONS = [
     Mutation("listen/sockets.py", "self.marks = marks or _marks(path)", "self.marks = _marks(path)", "files of others"),
     Mutation("listen/predecessor.py", 'self.given.marks[str(told["address"])] = marks', "pass", "no longer wanted"),
     Mutation("admin/server.py", "await alone.wait()", "pass", "answered by the one that serves"),
-    Mutation("outlook.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
+    Mutation("reporting.py", "self.readiness.leave() if relieved else ", "", "a late probe"),
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
-    Mutation("workers/worker.py", "outlook.tell, News.STOP", "outlook.tell, News.OBSTACLE", "a signal to a worker"),
+    Mutation("workers/worker.py", "reporting.tell, News.STOP", "reporting.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
     # Standard streams.
     Mutation("standard_streams.py", "            self.error = error\n", "", "streams of a subcommand"),

@@ -79,7 +79,7 @@ def test_the_admin_port_can_be_a_unix_socket(server: Server, start_proxy: StartP
 
 
 def test_without_the_setting_there_is_no_port_and_nothing_is_imported_for_it() -> None:
-    code = "import sys, proxy.server, proxy.outlook; sys.exit(bool({'h11', 'prometheus_client'} & set(sys.modules)))"
+    code = "import sys, proxy.server, proxy.reporting; sys.exit(bool({'h11', 'prometheus_client'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], env=proxy_environment(), check=True, timeout=60)
 
 

@@ -1045,4 +1045,4 @@ def test_sentinels_tell_where_the_server_is(start_proxy: StartProxy) -> None:
         assert harmless(drawn)[-1].startswith("It expires in ")
     status, _, complained = run("deadlines", "--upstream", f"redis+sentinel://127.0.0.1:{free_port()}/mymaster")
     assert status == 2
-    assert "no Sentinel tells the primary" in complained
+    assert "no Sentinel names the primary" in complained

@@ -25,7 +25,7 @@ from proxy import __version__
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.fence import Fence
-from proxy.relay.upstream import Hold, UpstreamConnection
+from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
@@ -441,7 +441,7 @@ def test_all_that_the_server_said_is_delivered_when_it_resets_the_connection() -
             _, upstream = await loop.create_connection(
                 lambda: UpstreamConnection(client, delivered.append, Traffic(Metrics()), Fence()), sock=near
             )
-            upstream.pause(Hold.FULL)
+            upstream.pause(ReadPause.FULL)
             far, _ = listener.accept()
             far.sendall(said)
             until(lambda: len(near.recv(len(said), socket.MSG_PEEK)) == len(said))

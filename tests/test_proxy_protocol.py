@@ -358,7 +358,7 @@ def check_stalls(here: Place) -> None:
     assert here.counted() == 0
     assert here.rejected("proxy_header") == len(stalled) + 1
     (line,) = [line for line in here.proxy.log() if line["event"].startswith("client refused")]
-    assert line["error"] == "a PROXY header took longer than 1 s (0 bytes came)"
+    assert line["error"] == "a PROXY header took longer than 1 s (0 bytes arrived)"
     assert line["peer"].startswith("127.0.0.1:")
     quiet(here.proxy)
 

@@ -423,10 +423,10 @@ def test_sentinels_that_die_and_come_back(start_server: StartServer, start_proxy
         late, late_admin = start_with_admin(start_proxy, url_of(*sentinels))
         status, text = late_admin.ask("/readyz")
         assert status == 503
-        assert "no Sentinel tells the primary" in text
+        assert "no Sentinel names the primary" in text
         refused = late.command("PING")
         assert refused.startswith(b"-ERR expiremember-proxy: upstream redis+sentinel://127.0.0.1:")
-        assert b"is unavailable: no Sentinel tells the primary: 127.0.0.1:" in refused
+        assert b"is unavailable: no Sentinel names the primary: 127.0.0.1:" in refused
         for sentinel in sentinels:
             sentinel.start()
         for one in (admin, late_admin):
@@ -584,7 +584,7 @@ def _check_demoted(server: Server, start_proxy: StartProxy) -> None:
         greeted = greetings(server)
         until(lambda: greetings(server) > greeted, what="a question for its role")  # noqa: B023
     reasons = [line["reason"] for line in events_of(proxy, "upstream switched")]
-    assert reasons == ["it is a primary no more: it refuses to write"] * 2
+    assert reasons == ["it is no longer a primary: it refuses writes"] * 2
     proxy.stop()
 
 
@@ -615,10 +615,10 @@ def test_check_events_and_import_take_the_address(one_watched: Watched, tmp_path
     assert "cart:*" in events("list", "--upstream", watched.url)[1]
     status, said = events("list", "--upstream", nowhere)
     assert status == 2
-    assert "no Sentinel tells the primary" in said
+    assert "no Sentinel names the primary" in said
     dump = tmp_path / "dump.rdb"
     dump.write_bytes(recorded("none"))
     ended = bring("--rdb", dump, "--upstream", watched.url)
     assert ended.status == 0, ended.complained
     ended = bring("--rdb", dump, "--upstream", nowhere)
-    assert (ended.status, "no Sentinel tells the primary" in ended.complained) == (1, True)
+    assert (ended.status, "no Sentinel names the primary" in ended.complained) == (1, True)

@@ -180,7 +180,7 @@ def test_what_is_wrong_with_each_is_told() -> None:
     made.fail(ONE, "connection refused")
     made.fail(TWO, "it is no Sentinel")
     assert made.missing == (
-        "no Sentinel tells the primary: sentinel-1:26379: connection refused; sentinel-2:26379: it is no Sentinel"
+        "no Sentinel names the primary: sentinel-1:26379: connection refused; sentinel-2:26379: it is no Sentinel"
     )
 
 

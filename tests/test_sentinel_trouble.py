@@ -170,7 +170,7 @@ def test_what_answers_as_no_sentinel_does_is_told_in_plain_words(
     awaited = (b"subscribe", b"PONG", b"config-epoch")
     relay.answers = lambda data: b"+HM\r\n" if any(word in data for word in awaited) else data
     until(lambda: len(relay.pipes) > before + 1, what="another attempt")
-    assert said()[-1] == "it answers as no Sentinel does"
+    assert said()[-1] == "its replies are not those of a Sentinel"
     relay.answers = bytes
     until(lambda: admin.metrics()["sentinels_up"] == 1, what="a Sentinel")
     until(lambda: events_of(proxy, "sentinel can be used again"), what="the end of it")

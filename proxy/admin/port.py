@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from proxy.listen.succession import Succession
-from proxy.outlook import Outlook
+from proxy.reporting import Reporting
 from proxy.settings import Settings
 
 log = structlog.get_logger("proxy.admin")
@@ -21,7 +21,7 @@ log = structlog.get_logger("proxy.admin")
 @contextlib.asynccontextmanager
 async def admin_port(
     settings: Settings,
-    outlook: Outlook,
+    reporting: Reporting,
     stop: asyncio.Event,
     before_end: list[Callable[[], None]],
     succession: Succession,
@@ -30,7 +30,7 @@ async def admin_port(
 
     Args:
         settings: the settings.
-        outlook: the state that it shows.
+        reporting: the state that it shows.
         stop: set to drain.
         before_end: functions to call before the process exits abruptly; one is added.
         succession: takes the port over from another process, and hands it on to the next.
@@ -51,21 +51,21 @@ async def admin_port(
         from proxy.status.page import Page
         from proxy.status.status import StatusBoard
 
-        board = StatusBoard(outlook, names=settings.admin_names)
+        board = StatusBoard(reporting, names=settings.admin_names)
         page = Page(board)
 
     def drain() -> None:
         log.info("drain requested by the admin port")
-        outlook.readiness.drain()
+        reporting.readiness.drain()
         stop.set()
 
     pages = Pages(
-        outlook.readiness.obstacle,
-        outlook.traffic.refresh,
-        Exposition(outlook.read).render,
+        reporting.readiness.obstacle,
+        reporting.traffic.refresh,
+        Exposition(reporting.read).render,
         drain,
-        outlook.gather,
-        outlook.hung,
+        reporting.gather,
+        reporting.hung,
         page,
     )
     admin = AdminServer(settings.admin, pages)

@@ -41,8 +41,8 @@ and a replica's source."""
 _DATABASE: Final = re.compile(rb"^db(\d+):", re.MULTILINE)
 
 COMPLETE: Final = b"*"
-"""The mark in a list of covered prefixes that it covers all keys in the index beside it, so the index need not be
-read."""
+"""The mark in a list of covered prefixes which says that they cover all keys in the same database's index, so that the
+index need not be read."""
 
 
 class Listing(Enum):
@@ -70,8 +70,8 @@ class Caller:
         home: the database that control connections use.
 
     Attributes:
-        aside: asks on the connection for messages between proxies, which costs half as much. Only for small answers:
-        the server drops a client that reads large ones slowly there.
+        aside: sends requests over the connection between proxies, which costs half as much. Only for small replies:
+            the server disconnects a client that is slow to read large ones there.
 
     Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
     """
@@ -140,9 +140,9 @@ class Caller:
         return take(await self._ask_together(asks))
 
     async def glance(self, index: bytes) -> tuple[int, float]:
-        """Return the server's clock, in Unix µs, and the earliest deadline in the home database, in Unix ms.
+        """Return the server's clock, in Unix µs, and the earliest deadline in the control connections' database, in ms.
 
-        It is infinite if there is none, and minus infinity if the index has the wrong type. No script runs.
+        The deadline is infinite if there is none, and minus infinity if the index has the wrong type. No script runs.
         """
         time, first = await self.aside(("TIME",), ("ZRANGE", index, "0", "0", "WITHSCORES"))
         if isinstance(first, Exception) and not str(first).startswith("WRONGTYPE"):

@@ -22,9 +22,9 @@ class ServerClock:
     """Bounds the present time of the server's clock.
 
     A reply with the server's time was made between two moments of this machine's monotonic clock. That gives bounds for
-    the offset between the clocks, as far apart as the round trip took. Bounds widen with age, by
-    `DRIFT`, and those of all replies hold at once. If a new reply contradicts earlier ones, the server's clock has been
-    stepped, and only the new bounds count. This machine's wall clock is not used.
+    the offset between the clocks, as far apart as the round trip took. Bounds widen with age, by `DRIFT`; those from
+    all replies hold at once. If a new reply contradicts earlier ones, the server's clock has been stepped, and only the
+    new bounds count. This machine's wall clock is not used.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ _WEEDED: Final = -2
 """What the script returns if nothing is left to do."""
 
 TELLING_SECONDS: Final = 60.0
-"""How long, after a rule for events has matched, to send the long form of scripts directly, which can send events."""
+"""How long to call the long form of scripts, which can send events, after a rule for events has matched."""
 
 VOID_MS: Final = 60_000
 """Minimum time for which `TTL` shows a void deadline, as in KeyDB, before the background pass frees it."""
@@ -111,7 +111,7 @@ class Engine:
             await self._remove_due(question.due)
         if question.unclear:
             question.found.update(await self._indexes.have(list(question.unclear)))
-            self._coverage.learn(question.found)  # they may have been set unannounced
+            self._coverage.learn(question.found)  # the deadlines may have been set unannounced
         if question.leftover:
             await self._drop_leftovers(question.leftover)
         if question.arrivals:
@@ -156,7 +156,7 @@ class Engine:
     async def _cleared(self, keys: list[bytes]) -> float | None:
         """Remove due members from some keys of one slot; return the earliest deadline left, in Unix ms.
 
-        None where a cluster node does not have them.
+        None if a cluster node does not have the keys.
         """
         databases, earliest = sorted(self._coverage.databases), math.inf
         at_once = max(1, PAIRS_AT_ONCE // len(keys))
@@ -170,7 +170,7 @@ class Engine:
     async def _clear(self, keys: list[bytes], databases: list[int]) -> list[bytes] | None:
         """Remove due members from some keys of some databases; return the earliest deadline of each.
 
-        None where a cluster node does not have them.
+        None if a cluster node does not have the keys.
         """
         while True:
             sent = self._clock.local()
@@ -244,7 +244,7 @@ class Engine:
         Args:
             database: its number.
             due: the keys, `SWEPT_AT_ONCE` at most, with their earliest deadlines.
-            trigger: what makes it necessary.
+            trigger: the cause, for the metrics.
 
         Returns:
             How many members and deadlines were removed; fewer than a batch if no due members are left.
@@ -309,8 +309,10 @@ class Engine:
         """Run a script that removes members, in its short form while no rule for events has matched lately.
 
         Args:
-            trigger: what makes it necessary. name: the script. call: its KEYS and ARGV. undeclared: whether ARGV has
-            all of KEYS, behind their number.
+            trigger: the cause, for the metrics.
+            name: the script.
+            call: its KEYS and ARGV.
+            undeclared: whether ARGV lists all keys, after their number.
 
         Returns:
             The reply, or an error as returned by `Caller.call`.
@@ -350,8 +352,8 @@ class Engine:
             database: the keys' database.
             pages: the keys, all of one slot, each with its cursor; b"0" to begin. (Within a list the cursor also
                 records what has been found.)
-            own: whether the server has its own commands for TTLs of fields: deadlines that such commands set before
-                become native TTLs.
+            own: whether the server has its own commands for TTLs of fields: deadlines that the proxy's versions of
+                those commands set become native TTLs.
 
         Returns:
             For each key the next cursor (b"0" at the end), how many deadlines were checked (more if the work was

@@ -3,8 +3,8 @@
 Its tests: tests/test_background.py.
 
 Any user who may set deadlines may write to the index, and so damage it with a script. A deadline that is missing from
-the index, or too late in it, is swept late. This pass goes through all databases and rewrites the index from the
-shadows.
+the index, or stands there with a later time, is swept late. This pass goes through all databases and rewrites the
+index from the shadows.
 """
 
 from __future__ import annotations

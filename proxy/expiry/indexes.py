@@ -36,7 +36,7 @@ PAGE: Final = 1000
 """Number of entries of an index to read at once."""
 
 PAGE_OF_SLOT: Final = 100
-"""The same in a cluster, where `SLOTS_AT_ONCE` indexes are read at once."""
+"""Number of entries of each index to read at once in a cluster, where `SLOTS_AT_ONCE` indexes are read together."""
 
 SLOTS_AT_ONCE: Final = 100
 """Number of slots whose indexes are read at once."""
@@ -197,9 +197,9 @@ class Indexes:
         return float(taken)
 
     async def _look_at_slots_due(self, slots: Slots, *, for_sweep: bool) -> tuple[list[Look], float]:
-        """See what is due by the slots' earliest deadlines: to look at each index would hold a server up for 9 ms.
+        """Find due keys by the slots' earliest deadlines: reading every index would block the server for 9 ms.
 
-        At a replica nothing is: its primary's proxy removes it.
+        On a replica nothing is due: its primary's proxy removes members.
         """
         sent = self._clock.local()
         moment = await self._caller.time()
@@ -279,12 +279,12 @@ class Indexes:
         return found
 
     async def survey(self, *, anew: bool = False) -> None:
-        """Cover the keys with shadows in slots on their way to a cluster node. They arrive before the slot and its
-        index, or are left from an earlier move.
+        """Cover the keys whose shadows this node holds in slots being moved.
+
+        A shadow can arrive before its slot and index, or be left from an earlier move.
 
         Args:
-            anew: whether no slot is known yet. Then slots that are leaving are surveyed too, as their index may have
-            gone.
+            anew: whether to survey all moving slots, also those surveyed before.
         """
         slots = self._names.slots
         if slots is None:
@@ -392,7 +392,7 @@ class Indexes:
         """Update the clock from the server's time in a script's reply.
 
         Args:
-            sent: when the script was called, by the local clock, in Unix ms.
-            moment: the server's time meanwhile, in Unix µs.
+            sent: `ServerClock.local` when the script was called.
+            moment: the server's time in the reply, in Unix µs.
         """
         self._clock.observe(sent, self._clock.local(), moment / 1000)

@@ -6,8 +6,8 @@ Members are removed by pops, scripts, eviction, expiry of their key, or a writer
 added again through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members
 that are added again by a writer that bypasses the proxy.
 
-If a server upgrade has brought commands for TTLs of fields, the pass turns deadlines that such commands set before into
-native TTLs.
+If a server upgrade has brought commands for TTLs of fields, the pass turns deadlines that the proxy's versions of those
+commands set before into native TTLs.
 """
 
 from __future__ import annotations

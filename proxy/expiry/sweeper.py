@@ -46,12 +46,12 @@ class Sweeper:
 
     Args:
         engine: removes members.
-        indexes: tells what is due.
-        coverage: tells whether anything may have deadlines.
+        indexes: finds due members.
+        coverage: knows whether anything may have deadlines.
         alarm: wakes the sweeper when a client sets an earlier deadline.
         clock: the server's clock.
-        tracker: tells whether the server is reachable.
-        metrics: where to count.
+        tracker: knows whether the server is reachable.
+        metrics: the metrics to update.
         enabled: whether to remove members, or only to watch.
     """
 

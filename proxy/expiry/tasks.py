@@ -17,5 +17,5 @@ def one_line(error: Exception) -> str:
 
 
 def is_outage(error: Exception) -> bool:
-    """Return whether the server refused, or could not be reached; any other error comes from a nonsensical reply."""
+    """Return whether the server refused or could not be reached; other errors come from replies that make no sense."""
     return isinstance(error, RedisError | OSError | TimeoutError)

@@ -54,7 +54,7 @@ _TICK_SECONDS: Final = 1.0
 older proxy)."""
 
 _IDLE_TICK_SECONDS: Final = 5.0
-"""The same while nothing has deadlines: a client that bypasses this proxy may set one."""
+"""How often to check while nothing has deadlines: a client that bypasses this proxy may set one."""
 
 _REST_SECONDS: Final = 0.02
 """How long to collect changes of a cluster node's indexes before they are read."""
@@ -69,13 +69,13 @@ class Tracker:
         indexes: reads deadlines.
         engine: lists covered prefixes in the server.
         coverage: the covered prefixes, which it updates.
-        alarm: tells whether nothing has deadlines at present.
+        alarm: knows whether nothing has deadlines at present.
         names: the names of the proxy's own keys.
         clock: the server's clock.
         commands: the server's commands, read when it is reached.
         proxies: the protocol between proxies, which uses the same connection.
         metrics: counts reconnections.
-        trail: tells whether the upstream leads back to this proxy.
+        trail: knows whether the upstream leads back to this proxy.
 
     Attributes:
         settled: set when the covered prefixes are known, so that clients can be served; cleared when another server
@@ -120,11 +120,11 @@ class Tracker:
         self._news = asyncio.Event()
         self._loaded = False
         self._partial: set[int] = set()  # databases whose indexes were read because their lists were incomplete
-        self._complaints: set[str] = set()  # since the server was reached: two could alternate for ever
+        self._complaints: set[str] = set()  # logged since the server was last reached: two could alternate for ever
 
     @property
     def is_first(self) -> bool:
-        """Whether this proxy, of several, makes the slow passes in the background."""
+        """Whether this proxy is the one of several that makes the background passes."""
         return self.connected.is_set() and self._proxies.is_first
 
     async def run(self) -> None:
@@ -206,7 +206,7 @@ class Tracker:
             await connection.disconnect(nowait=True)
 
     async def _meet(self, connection: Any, *, clustered: bool) -> None:
-        """See which slots the server has, if it is a node of a cluster."""
+        """Find out which slots the server has, if it is a cluster node."""
         self._commands.meet(clustered=clustered)
         if not clustered:
             self._indexes.clustered.clear()
@@ -225,7 +225,7 @@ class Tracker:
         """Reconnect when the cluster node's id has changed (CLUSTER RESET HARD): the channel's name contains it.
 
         Raises:
-            RedisConnectionError: it has.
+            RedisConnectionError: the id has changed.
         """
         await self._indexes.renamed.wait()
         raise RedisConnectionError("the cluster node has another id now")

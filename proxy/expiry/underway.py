@@ -16,8 +16,8 @@ ARRIVAL_SECONDS: Final = 5.0
 """How long a prefix's first deadline waits for uploads, and for pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
-"""How long it waits for a pipeline that gets no replies while others do: a request in it blocks or waits for EXEC, or
-its client wants no replies."""
+"""How long a first deadline waits for a pipeline that gets no replies while others do: a request in it
+blocks or waits for EXEC, or its client wants no replies."""
 
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.002

@@ -66,12 +66,12 @@ class UserWatch:
 
 
 class User(NamedTuple):
-    """What a line of the reply to ACL LIST says. Disabled users count: they may still have connections.
+    """One user, from a line of the reply to ACL LIST. Disabled users count: they may still have connections.
 
     Attributes:
         name: the name.
         limited: whether the user may not run every command on every key.
-        by_database: whether that depends on the database.
+        by_database: whether the permissions depend on the database.
         barred: whether the user certainly may not run EVAL on every key.
         grants: what the user certainly may do, if the rules are simple.
     """
@@ -90,7 +90,7 @@ class User(NamedTuple):
 
 
 def is_barred(line: bytes) -> bool:
-    """Return whether a user certainly may not run EVAL on every key. False if that is not easy to tell.
+    """Return whether a user certainly may not run EVAL on every key. False if uncertain.
 
     Args:
         line: the user's line of the reply to ACL LIST.

@@ -34,7 +34,7 @@ class Listener:
     Attributes:
         socket: the socket.
         tls: whether clients speak TLS there.
-        file: what to remove in the end, if it is a Unix socket and systemd does not.
+        file: the file of a Unix socket to remove at the end, unless systemd removes it.
         name: the address, as in the settings.
         pause: the timer that ends a pause in accepting.
     """
@@ -79,12 +79,12 @@ async def bind_all(
     Args:
         settings: the settings.
         file_at: see `Succession.file`.
-        processes: how many are to accept clients.
+        processes: the number of processes that accept clients.
         given: sockets that already listen. Those used are removed from it.
 
     Returns:
-        For each process its listeners, in the order of the addresses; behind them those of addresses for which there
-        are more. The paths of Unix sockets are the first one's.
+        For each process its listeners in the order of the addresses, then surplus given ones. The files of Unix sockets
+        belong to the first process.
 
     Raises:
         SettingsError: an address cannot be listened on.
@@ -118,7 +118,7 @@ async def bind_all(
 
 
 def as_given(listeners: Iterable[Listener], *, keeps_files: bool) -> Given:
-    """Return listeners as what another proxy is given; `keeps_files` as there."""
+    """Return listeners in the form for another proxy; `keeps_files`: see `Given`."""
     given = Given(keeps_files=keeps_files)
     for listener in listeners:
         given.clients.setdefault(listener.name, []).append(listener.socket)
@@ -128,8 +128,8 @@ def as_given(listeners: Iterable[Listener], *, keeps_files: bool) -> Given:
 
 
 def _share_out(there: list[socket.socket], processes: int, keepalive: int) -> list[socket.socket]:
-    """Return the given sockets, duplicated so that each process has one. None is closed: clients in its queue would be
-    lost."""
+    """Return the given sockets, duplicated so that each process has one. Surplus ones stay open: closing one would
+    lose the clients in its queue."""
     for listener in there:
         if listener.family != socket.AF_UNIX:
             tcp.configure(listener, keepalive)

@@ -13,10 +13,10 @@ from proxy.listen.given import Given
 from proxy.settings import Settings, SettingsError
 
 _ALWAYS: Final = 40
-"""How many files a process has open at most before it serves anybody, besides its listening sockets."""
+"""Maximum number of files that a process has open before it serves clients, besides its listening sockets."""
 
 _OF_A_WORKER: Final = 4
-"""Ends of channels that the supervisor holds for each worker while it starts them."""
+"""Sockets that the supervisor holds open for each worker while workers start."""
 
 
 def raise_file_limit() -> int:
@@ -36,10 +36,10 @@ def enough_files(settings: Settings, given: Given | None = None) -> int:
 
     Args:
         settings: the settings.
-        given: inherited sockets, which may be more than those of the settings: of more workers, or other addresses.
+        given: inherited sockets. There may be more than the settings need: for more workers, or other addresses.
 
     Raises:
-        SettingsError: it is too low to start.
+        SettingsError: the limit is too low to start.
     """
     files = raise_file_limit()
     inherited = {address: len(sockets) for address, sockets in given.clients.items()} if given is not None else {}

@@ -28,8 +28,8 @@ class Given:
         clients: address, as in the settings → its sockets, which share its clients.
         admin: the same for the admin port.
         marks: address → what identifies the file of a Unix socket that a proxy has bound. No other file is removed:
-            it is systemd's, or of a proxy that does not tell.
-        keeps_files: whether the sockets are the proxy's: systemd's outlive it.
+            it is systemd's, or the old proxy has not reported it.
+        keeps_files: whether the sockets belong to the proxy; systemd's outlive it.
     """
 
     clients: dict[str, list[socket.socket]] = field(default_factory=dict)
@@ -38,12 +38,12 @@ class Given:
     keeps_files: bool = True
 
     def files(self, owns: Callable[[], bool]) -> list[SocketFile]:
-        """Return the files of the sockets that were not taken, as far as a proxy removes them; `owns`: whether this."""
+        """Return the files of unused sockets that a proxy has to remove; `owns`: returns whether this proxy has to."""
         found = ((parse_address(address), marks) for address, marks in self.marks.items())
         return [SocketFile(path, owns, marks) for path, marks in found if isinstance(path, Path)]
 
     def close(self) -> None:
-        """Close the sockets that were not taken."""
+        """Close unused sockets."""
         for one in (*(one for some in self.clients.values() for one in some), *self.admin.values()):
             one.close()
         self.clients.clear()

@@ -41,7 +41,7 @@ async def take_header(client: socket.socket, seconds: float) -> str | None:
 
     Args:
         client: the connection, which nothing else reads from.
-        seconds: how long it may take to come.
+        seconds: how long the header may take to arrive.
 
     Returns:
         The client's address; None if the header has none.
@@ -68,7 +68,7 @@ async def take_header(client: socket.socket, seconds: float) -> str | None:
                 if header is not None and len(data) == header.size:
                     return header.source
     except TimeoutError:
-        raise TimeoutError(f"a PROXY header took longer than {seconds:g} s ({len(data)} bytes came)") from None
+        raise TimeoutError(f"a PROXY header took longer than {seconds:g} s ({len(data)} bytes arrived)") from None
     except OSError as error:
         if not data:
             raise OnlyLookedError("the connection ended before a PROXY header") from error

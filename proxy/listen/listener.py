@@ -41,7 +41,7 @@ REFUSED_AT_ONCE: Final = 32
 """Maximum number of refused clients kept open for a moment, so that they can read the reason."""
 
 FAREWELL_SECONDS: Final = 1.0
-"""How long such a client is kept."""
+"""How long a refused client is kept open."""
 
 MORE_FILES: Final = "raise the limit on open files (ulimit -n), or lower max_clients"
 """Advice to the operator when files run out."""
@@ -75,10 +75,10 @@ class Listeners:
 
     Args:
         settings: the settings.
-        limit: clients at once.
+        limit: maximum number of clients.
         new_connection: makes the protocol for a client.
-        metrics: where to count.
-        others: the other workers; none where not given.
+        metrics: the metrics to update.
+        others: the other workers; none by default.
 
     Attributes:
         clients: every accepted client, with its socket, until `left`; including those whose PROXY header or TLS
@@ -269,7 +269,7 @@ class Listeners:
                 reads_header = False
             if context is None:
                 if (task := asyncio.current_task()) is not None:
-                    self._handshakes.discard(task)  # from here on the protocol sees the end
+                    self._handshakes.discard(task)  # from here on the protocol is told when the client ends
                 await loop.connect_accepted_socket(lambda: connection, client)
             else:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)

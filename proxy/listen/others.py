@@ -14,10 +14,10 @@ Take: TypeAlias = Callable[[socket.socket, int], None]
 
 
 class Others:
-    """The other workers of a proxy that has none.
+    """The other workers, for a proxy of one process: there are none.
 
     Args:
-        limit: clients at once.
+        limit: maximum number of clients.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""The proxy whose place this one takes: gets its sockets, and hears what becomes of it.
+"""The running proxy that this one replaces: take over its sockets, and learn when it ends.
 
 Its tests: tests/test_takeover.py.
 """
@@ -22,16 +22,16 @@ from proxy.listen.sockets import Marks
 from proxy.settings import SettingsError
 
 MEET_SECONDS: Final = 30.0
-"""How long the proxy that runs has to answer: another may be about to take its place."""
+"""How long the running proxy may take to answer: it may be handing over to another process."""
 
 SIGN_SECONDS: Final = 1.0
-"""How often it gets a sign that this one is still starting."""
+"""How often to send it a sign of life while this process starts."""
 
 ANSWER_SECONDS: Final = 2.0
-"""How long it has to confirm that it leaves. It may be stopped; when it goes on, it finds the word."""
+"""How long it may take to confirm that it leaves. If it is suspended, it reads the message when it continues."""
 
 END_SECONDS: Final = 1.0
-"""How long one that hangs up may take until it has ended."""
+"""How long a proxy that has disconnected may take to end."""
 
 _AGAIN_SECONDS: Final = 0.01
 
@@ -43,23 +43,24 @@ GIVES_UP: Final = b"g"
 
 VERSION: Final = 1
 MOST: Final = 64
-"""Sockets of one address: there are as many workers at most."""
+"""Maximum number of sockets of one address: one for each worker."""
 
 _LONGEST: Final = 4096
+_GIVEN_UP: Final = "the running proxy got no sign of life from this process in time, and keeps its sockets"
 
 
 class Predecessor:
     """The proxy that serves the clients until this one can.
 
     Args:
-        path: where it hands its sockets over.
+        path: the Unix socket at which it hands its sockets over.
         way: a connection to it.
 
     Attributes:
         given: its sockets.
-        listener: the one at which it hands them over.
-        marks: what identifies the file of that one, if it says so.
-        ended: set when it has ended, or leaves because this one serves: what it had is this one's.
+        listener: the listening socket of `path`.
+        marks: what identifies the file of `listener`, if it has reported that.
+        ended: set when it has ended or leaves: its files now belong to this process.
     """
 
     def __init__(self, path: Path, way: socket.socket) -> None:
@@ -69,17 +70,17 @@ class Predecessor:
         self.ended = asyncio.Event()
         self._path = path
         self._way: socket.socket | None = way
-        self._early = b""  # said at once behind the sockets
+        self._early = b""  # received directly after the sockets
         self._answered = asyncio.Event()
         self._gave_up = False
         self._signs: asyncio.TimerHandle | None = None
 
     @classmethod
     def at(cls, path: Path) -> Predecessor | None:
-        """Get the sockets of the proxy that runs; None if none does.
+        """Get the sockets of the running proxy; None if there is none.
 
         Raises:
-            SettingsError: what is there gives none.
+            SettingsError: the process there hands over none.
         """
         until = time.monotonic() + END_SECONDS
         try:
@@ -115,7 +116,7 @@ class Predecessor:
         return made
 
     def _take(self, way: socket.socket) -> bool:
-        """Take what comes next; return whether there is more."""
+        """Receive the next message and its sockets; return whether more will follow."""
         way.sendall(NEXT)
         line, descriptors, flags, _ = socket.recv_fds(way, _LONGEST, MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
@@ -124,7 +125,7 @@ class Predecessor:
         if not line:
             raise BrokenPipeError
         if line == GIVES_UP:
-            raise ConnectionError("the proxy there has had no sign of this one for too long; it goes on")
+            raise ConnectionError(_GIVEN_UP)
         text = line.decode()
         told, length = json.JSONDecoder().raw_decode(text)
         what, marks = told["is"], _marks(told.get("marks"))
@@ -139,7 +140,7 @@ class Predecessor:
         else:
             if told["version"] != VERSION:
                 raise ConnectionError(
-                    "the proxy there is of another version, which hands over otherwise; stop it first"
+                    "the running proxy has another version, which hands over differently; stop it first"
                 )
             self.given.keeps_files = bool(told["keeps_files"])
             self._early = text[length:].encode()
@@ -147,7 +148,7 @@ class Predecessor:
         return True
 
     def watch(self) -> None:
-        """Give signs while this process starts, and hear what becomes of the other."""
+        """Send signs of life while this process starts, and learn when the other ends."""
         self.look()
         if self._way is not None:
             asyncio.get_running_loop().add_reader(self._way, self.look)
@@ -160,7 +161,7 @@ class Predecessor:
             self._signs = asyncio.get_running_loop().call_later(SIGN_SECONDS, self._sign)
 
     def look(self) -> None:
-        """Hear what it has said, if anything."""
+        """Process the other proxy's message, if one has arrived."""
         if self._way is None:
             return
         try:
@@ -172,15 +173,15 @@ class Predecessor:
         if said == GIVES_UP:
             self._gave_up = True
         else:
-            self.ended.set()  # it has said so, or could not
+            self.ended.set()  # it has said that it ends, or was killed
         self._answered.set()
         self.close()
 
     async def relieve(self) -> None:
-        """Say that this process serves, and hear that the other leaves.
+        """Report that this process serves clients, and wait until the other proxy confirms that it leaves.
 
         Raises:
-            SettingsError: it has given this one up before, and goes on.
+            SettingsError: the other proxy has given up on this process, and goes on.
         """
         self.look()
         if self._way is not None:
@@ -194,13 +195,12 @@ class Predecessor:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._answered.wait()
         if self._gave_up:
-            advice = "the proxy there has had no sign of this one for too long; it goes on"
-            raise SettingsError(f"takeover: {self._path}: {advice}")
+            raise SettingsError(f"takeover: {self._path}: {_GIVEN_UP}")
         self.ended.set()
         self.close()
 
     def close(self) -> None:
-        """Say nothing more. Harmless when closed already."""
+        """Disconnect from the other proxy. Harmless if already disconnected."""
         if self._signs is not None:
             self._signs.cancel()
         if self._way is not None:
@@ -211,7 +211,7 @@ class Predecessor:
 
 
 def _marks(told: object) -> Marks | None:
-    """Return what identifies a file, as told; None from a proxy that does not tell, or that does not remove it."""
+    """Return what identifies a file; None if the other proxy does not report that, or does not remove the file."""
     if not isinstance(told, list):
         return None
     device, inode, changed = (int(number) for number in told)
@@ -225,7 +225,7 @@ def _in_words(error: Exception) -> str:
         return "the proxy there hands nothing over: it is about to end"
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return "what answers there is no proxy"
+    return "the process there is not a proxy"
 
 
 def _adopt(descriptor: int) -> socket.socket:
@@ -236,10 +236,10 @@ def _adopt(descriptor: int) -> socket.socket:
 
 
 def _check_user(other: socket.socket) -> None:
-    """See that it is no other user who hands sockets over.
+    """Check that the other process belongs to this user or to root.
 
     Raises:
-        ConnectionError: it is.
+        ConnectionError: it belongs to another user.
     """
     if not sys.platform.startswith("linux"):
         return  # the path has to be in a folder of this user

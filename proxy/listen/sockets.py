@@ -30,11 +30,11 @@ class SocketFile:
 
     Args:
         path: its path.
-        owns: whether this process is to remove it when it ends: see `Succession.file`.
-        marks: of the file, from who bound it; by default this process just has.
+        owns: returns whether this process has to remove the file when it ends: see `Succession.file`.
+        marks: what identifies the file, if another process has bound it.
 
     Attributes:
-        marks: of the file; None if there was none.
+        marks: what identifies the file; None if there was none.
     """
 
     def __init__(self, path: Path, owns: Callable[[], bool], marks: Marks | None = None) -> None:
@@ -43,7 +43,7 @@ class SocketFile:
         self._owns = owns
 
     def remove(self) -> None:
-        """Remove it, once, unless another process has bound the path since."""
+        """Remove the file, once, unless another process has bound the path since."""
         path, self._path = self._path, None
         if path is not None and self._owns() and self.marks is not None and _marks(path) == self.marks:
             path.unlink(missing_ok=True)

@@ -15,8 +15,9 @@ exits. If the new one fails before that, the old one goes on.
 `marks` identify the file of a Unix socket that the old one has bound: only that is removed later, never what another
 process has bound at the path since. They are null where the file is systemd's.
 
-The other says `e` also where it is told to end before: who has been told `all` has everything then, the files of Unix
-sockets included. Where it just goes, it has been killed, which leaves the same. With `g` it gives up a silent one.
+The old proxy also sends `e` if it is told to end earlier: a new one that has received `all` then owns everything,
+including the files of Unix sockets. If the old one just disconnects, it was killed, with the same result. It sends `g`
+to a new one that has been silent, and goes on.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Succession:
     """Replaces the running proxy, and hands over to the next one.
 
     Args:
-        path: the Unix socket for this; None to turn it off.
+        path: the Unix socket for handing over; None to turn that off.
         given: sockets that systemd has bound.
 
     Attributes:
@@ -74,7 +75,7 @@ class Succession:
         self._predecessor: Predecessor | None = None
         self._visitor: socket.socket | None = None
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
-        self._has_all = False  # the visitor
+        self._has_all = False  # whether the visitor has received all sockets
         self._patience: asyncio.TimerHandle | None = None
         self._is_ending = self._has_left = False
         self._signals: Signals | None = None
@@ -91,12 +92,12 @@ class Succession:
             made._predecessor, made._listener, made.alone = found, found.listener, found.ended
             if found.marks is not None:
                 made._file = made.file(settings.takeover, found.marks)
-            if given is None:  # else systemd's count; the other proxy is told to end all the same
+            if given is None:  # else use systemd's; the old proxy is still told to end
                 made.given = found.given
         return made
 
     def watch(self) -> None:
-        """Begin to hear of the other proxy, if there is one."""
+        """Start listening to the old proxy, if there is one."""
         if self._predecessor is not None:
             self._predecessor.watch()
 
@@ -119,7 +120,7 @@ class Succession:
             signals: told when the successor serves.
 
         Raises:
-            SettingsError: the path cannot be listened on, or the other proxy has given this one up.
+            SettingsError: the path cannot be listened on, or the old proxy has given up on this one.
         """
         if self._path is None:
             return
@@ -140,7 +141,7 @@ class Succession:
         self._await_visitor()
 
     def _drop_rest(self) -> None:
-        """Close what the other proxy listens on and this one does not want; its files go unless that one goes on."""
+        """Close the old proxy's sockets that are unused here, and remove their files unless the old proxy goes on."""
         if self._predecessor is not None:
             self._remove_rest()
             self._predecessor.given.close()
@@ -182,7 +183,7 @@ class Succession:
         yield {"is": "all", "version": VERSION, "keeps_files": keeps_files}, []
 
     def _hear(self, visitor: socket.socket) -> bool:
-        """Hear the visitor's next word; return whether there was one, or its end."""
+        """Process the visitor's next message; return False if nothing has arrived, neither a message nor its end."""
         try:
             said = visitor.recv(1)
             if said == NEXT and not self._has_all:
@@ -212,7 +213,7 @@ class Succession:
 
     def _give_up(self, visitor: socket.socket) -> None:
         if self._hear(visitor):
-            return  # it was this process that was held up
+            return  # this process was held up, not the visitor
         log.warning("takeover given up: no sign of the other process", takeover=str(self._path))
         with contextlib.suppress(OSError):
             visitor.send(GIVES_UP)
@@ -227,7 +228,7 @@ class Succession:
         self._await_visitor()
 
     def _leave(self, visitor: socket.socket) -> None:
-        """End, in favour of the one that has come."""
+        """End, because the visitor takes over."""
         assert self._signals is not None
         with contextlib.suppress(OSError):
             visitor.send(ENDS)
@@ -244,19 +245,19 @@ class Succession:
         return SocketFile(path, self._has_not_left if marks is None else self._owns, marks)
 
     def _owns(self) -> bool:
-        """Whether the files that are inherited are for this process to remove, which is about to end.
+        """Return whether this process, which is about to end, has to remove the inherited files.
 
-        Until the proxy whose place this one takes has gone, they are that one's.
+        Until the old proxy has gone, they belong to it.
         """
         if self._predecessor is not None:
             self._predecessor.look()
         return self._has_not_left() and self.alone.is_set()
 
     def _has_not_left(self) -> bool:
-        """Whether the files that this process has bound are for it to remove: it is about to end.
+        """Return whether this process, which is about to end, has to remove the files that it has bound.
 
-        That is settled here, and nobody comes any more. A visitor that has all sockets has the files too, unless it is
-        gone: it alone removes them then, if it fails in its turn. So no process removes what another one serves at.
+        From now on it accepts no visitor. A visitor that has all sockets and is still there owns the files too, and
+        removes them if it fails later. So no process removes a file at which another one serves.
         """
         if not self._is_ending:
             self._is_ending = True
@@ -270,13 +271,13 @@ class Succession:
         return not self._has_left
 
     def remove_path(self) -> None:
-        """Remove the files that only this removes, nothing else: the process is about to end."""
+        """Remove the takeover socket's file and unused inherited files, nothing else: the process is about to end."""
         if self._file is not None:
             self._file.remove()
         self._remove_rest()
 
     def close(self) -> None:
-        """Hand nothing over any more. Harmless when nothing was."""
+        """Stop handing over. Harmless if not begun."""
         self._owns()
         if self._visitor is not None:
             self._part(self._visitor)

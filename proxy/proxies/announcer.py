@@ -65,7 +65,7 @@ class Proxies:
 
     Args:
         coverage: the covered prefixes.
-        names: their prefix is that of the channels.
+        names: the names of the proxy's own keys, whose prefix the channels share.
         patience: seconds that the server may take to reply.
         changed: called when the first other proxy appears, and when the last has gone.
         run: returns a coroutine that waits until all requests that clients have sent unchecked have run; None if they
@@ -89,7 +89,7 @@ class Proxies:
         self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
-        self._begun = False  # whether `received` and `answered` get everything from it
+        self._begun = False  # whether its pushes and replies go to `received` and `answered`
         self._lost = lease_clock()  # since when there is no connection
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
@@ -191,7 +191,7 @@ class Proxies:
 
     @property
     def is_first(self) -> bool:
-        """Whether this proxy, of several, does the work of which one proxy is enough: the background passes."""
+        """Whether this proxy is the one of several that makes the background passes."""
         return self._member.is_first
 
     @property
@@ -290,7 +290,7 @@ class Proxies:
         self._connection.send_at_once(*words)
 
     def _under_way(self) -> Callable[[], bool] | None:
-        """Return a function that tells whether all requests sent so far have run; None if they have."""
+        """Return a function that returns whether all requests sent so far have run; None if they have."""
         waiting = self._run()
         if waiting is None:
             return None
@@ -308,7 +308,7 @@ class Proxies:
     # Called by sessions and the tracker.
 
     async def announce(self, entries: Collection[bytes]) -> None:
-        """Have other proxies cover prefixes, or give up after a time; `Coverage.unconfirmed` tells which."""
+        """Have other proxies cover prefixes, or give up after a time: then `Coverage.unconfirmed` still lists them."""
         patience = 2 * LEASE + self._patience
         if self._connection is None:
             patience += self._lost - lease_clock()  # wait for an outage once, not with each request

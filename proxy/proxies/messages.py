@@ -37,7 +37,7 @@ class Message:
     Attributes:
         kind: its kind.
         sender: the name of the proxy that sends it.
-        number: the announcement, or the join of its receiver or sender, that it refers to.
+        number: the number of the announcement or join that it refers to.
         keys: the covered prefixes, as `Coverage.entries` has them.
     """
 

@@ -18,8 +18,8 @@ proves that everything published before has been received.
 - A proxy that has been silent for two leases is not waited for until it joins again. In the first lease its trust ends,
   unless it receives the announcement; the second covers a request that it sent before, whose reply prolonged its trust.
 
-It assumes that what a proxy writes reaches the server before its lease runs out, unless the proxy stays alive; and that
-a proxy which starts and finds no other connected is alone.
+The protocol assumes that what a proxy writes reaches the server before its lease runs out, unless the proxy stays
+alive; and that a proxy which starts and finds no other connected is alone.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class _Flight:
         keys: its keys.
         sent: when it was published.
         awaited: who has yet to acknowledge it, and until when to wait; None until the server has replied.
+        early: who has acknowledged it.
     """
 
     number: int
@@ -107,7 +108,7 @@ class Keys(Protocol):
         """Make keys known: another proxy is about to give them deadlines.
 
         Returns:
-            A function that tells whether all requests sent before have run; None if they have.
+            A function that returns whether all requests sent before have run; None if they have.
         """
 
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
@@ -125,7 +126,7 @@ class Member:
 
     Args:
         name: unique among all proxies.
-        keys: the keys that it knows.
+        keys: the keys that the proxy knows.
         link: its connection.
         lease: in seconds.
 
@@ -154,12 +155,12 @@ class Member:
         self._joiners: dict[bytes, int] = {}  # proxies to welcome → the number of their join
         self._welcomed = -math.inf
         self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
-        self._not_before = math.inf  # the end of the time without trust
+        self._not_before = math.inf  # the earliest time at which to trust again
         self._others: dict[bytes, float] = {}  # until when to wait for each
         self._flight: _Flight | None = None
         self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
-        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # and until when at most
-        self._last_bytes = 0  # of the keys of the last of them
+        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # each with its time limit
+        self._last_bytes = 0  # size of the keys in the last batch
         self._last_number = 0
 
     # State.
@@ -180,7 +181,7 @@ class Member:
 
     @property
     def is_first(self) -> bool:
-        """Whether its name is the first of all that it knows: that proxy does the work of which one is enough."""
+        """Whether its name sorts before all others that it knows: that proxy does work that only one needs to do."""
         return all(self.name < other for other in self._others)
 
     @property
@@ -234,7 +235,7 @@ class Member:
         """Have keys announced.
 
         Returns:
-            A number: they are announced once `completed` has reached it.
+            A number: the keys are announced once `completed` has reached it.
         """
         self.tick(now)
         for key in keys:
@@ -249,7 +250,7 @@ class Member:
         return number
 
     def tick(self, now: float, ahead: float = 0.0) -> None:
-        """Take the steps that are due, and renew the lease if renewal is due within `ahead` seconds."""
+        """Take the steps that are due, and renew the lease if that is due within `ahead` seconds."""
         if not self.connected:
             return
         self._see_lapse(now)
@@ -304,7 +305,7 @@ class Member:
         self._until = max(self._until, self._lease_begins(sent, now) + self._own_lease)
 
     def _lease_begins(self, sent: float, now: float) -> float:
-        del now  # by the time of the reply others may have waited for long
+        del now  # when the reply arrives, others may have waited for long
         return sent
 
     def _see_lapse(self, now: float) -> None:
@@ -374,7 +375,7 @@ class Member:
     # Others.
 
     def _miss(self, missing: object, now: float) -> None:
-        """Wait at most one more lease for proxies that are no longer connected."""
+        """Wait at most one more lease for the proxies that the reply to `renew` lists as missing."""
         if isinstance(missing, list):
             for name in missing:
                 if name in self._others:
@@ -390,13 +391,13 @@ class Member:
     # Announcing.
 
     def _advance(self, now: float) -> None:
-        """Take every step that is possible now."""
+        """Regain trust if possible, drop expired proxies, finish the current announcement and start the next."""
         self._try_to_trust(now)
         for name in [name for name, until in self._others.items() if until <= now]:
             del self._others[name]
         if self.crowded and self.connected and len(self._others) <= MOST_OTHERS // 2:
             self.crowded = False
-            self._rejoin(now)  # to hear of all again
+            self._rejoin(now)  # to learn of all proxies again
         while self.connected:
             flight = self._flight
             if flight is not None:
@@ -439,7 +440,7 @@ class Member:
         self._keys.note_announced(flight.keys, flight.sent)
 
     def _take(self, message: Message, now: float) -> None:
-        """Acknowledge an announcement once earlier requests have run, or when others wait no longer."""
+        """Acknowledge an announcement once earlier requests have run, or after `_FOR_OTHERS` of a lease."""
         has_run = self._keys.mark_announced(message.keys)
         if has_run is None:
             self._tell(message.sender, Message(Kind.ACKNOWLEDGE, self.name, message.number), now)

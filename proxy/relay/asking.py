@@ -1,4 +1,4 @@
-"""Have the engine answer a session's questions, after earlier replies if need be, and let the session go on in turn.
+"""Have the engine answer a session's questions, if need be after earlier replies, and resume the session in its turn.
 
 Its tests: tests/test_states.py.
 """
@@ -40,7 +40,7 @@ class Asker(Protocol):
         """Whether the answer still matters."""
 
     def ask_for_sign(self) -> bool:
-        """Send a sign that shows that everything sent has been answered; return False if there will be none."""
+        """Send a sign that shows that everything sent has been answered; return False if no reply is to be awaited."""
 
     def regulate(self) -> None:
         """Update flow control: whether replies are awaited has changed."""
@@ -73,7 +73,7 @@ class Asking:
         return self._replied is not None and not self._replied.done()
 
     def ask(self, question: Question) -> None:
-        """Start with a question. A question that follows it has its own task, and so its own turn."""
+        """Start answering a question. Each question has its own task, and so its own turn."""
         self._task = start(self._answer(question), self._fail)
 
     def note_replied(self) -> None:
@@ -83,7 +83,7 @@ class Asking:
             self._asker.regulate()
 
     def cancel(self) -> None:
-        """Cancel the question: the server has gone, or nobody waits any more."""
+        """Cancel the question: the server has gone, or the answer is no longer needed."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -20,8 +20,8 @@ class Line(Protocol):
     def has_come(self, count: int) -> bool:
         """Return whether the next `count` replies have arrived completely."""
 
-    def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
-        """Replace the next `count` ports."""
+    def watch(self, count: int, replacement: Callable[[Port], Port]) -> None:
+        """Replace each of the next `count` ports by what `replacement` returns for it."""
 
 
 class BatchGuard:
@@ -51,7 +51,7 @@ class BatchGuard:
         return asked
 
     def ask_first(self, hear: Callable[[float], None]) -> Port:
-        """Return the port for the question when the next deadline of all keys is; `hear` gets the answer."""
+        """Return the port for the question for the database's next deadline, which `hear` gets."""
 
         def settled() -> None:
             earliest = earliest_of_all(b"".join(self._answers))
@@ -68,7 +68,7 @@ class BatchGuard:
             self._line.watch(self._count, self._watch)
 
     def _watch(self, port: Port) -> Port:
-        """Return a port that replaces a client's: it passes the reply on unless it is late."""
+        """Return the replacement for a client's port: it passes the reply on unless the reply is late."""
         if port not in self._guarded:
             return port
         watched, request = Port(drop), port.request
@@ -96,7 +96,7 @@ class BatchGuard:
 
         watched.busy = True
         watched.request = request
-        watched.deliver, watched.settled, watched.unsent, watched.lost = deliver, settled, port.give_back, lost
+        watched.deliver, watched.settled, watched.returned, watched.lost = deliver, settled, port.give_back, lost
         watched.backlog, watched.broke = port.backlog, port.broke
         watched.retire = lambda: None if late else port.retire()
         return watched

@@ -26,7 +26,7 @@ class HeldBudget:
     Attributes:
         limit: bytes for all requests.
         largest: the largest single request that is buffered: the smaller of the two limits.
-        names: the name of the setting with that limit; both names if the limits are equal.
+        names: the setting that `largest` comes from; both settings if they are equal.
         total: the current number of bytes.
         on_freed: called with the number of bytes that a connection has freed.
     """
@@ -83,12 +83,12 @@ class Holding:
         Args:
             waiting: bytes that wait in the proxy.
             unsent: bytes on their way that the server has not taken yet.
-            again: records the bytes anew.
+            again: called later to record the bytes again.
         """
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0
         elif self._recount is None:
-            # The loop reports that data was taken only after it has reported that there is too much of it.
+            # The loop may not report it: it calls `resume_writing` only after `pause_writing`.
             self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count, again)
         before, self.bytes = self.bytes, waiting + unsent
         return self._budget.account(before, self.bytes, unsent)

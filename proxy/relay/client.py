@@ -54,11 +54,11 @@ class Surroundings(conversation.Surroundings, Protocol):
 
 
 class First(Enum):
-    """How the client has begun, as far as its first bytes told."""
+    """How much of its first request the client has sent."""
 
-    AWAITED = "it has sent nothing yet"
-    BEGUN = "a part of a request came"
-    THERE = "a request came"
+    AWAITED = "nothing has arrived"
+    BEGUN = "part of a request has arrived"
+    THERE = "a whole request has arrived"
 
 
 class ClientConnection(asyncio.Protocol):
@@ -83,10 +83,10 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline: Pipeline | None = None
         self._early = b""  # received before the server was connected
         self._holding = Holding(surroundings.held)
-        self._leaves = False  # the server has not yet read everything it was sent
+        self._server_is_reading = False  # the server has not yet read everything it was sent
         self._made = False
         self._first = First.AWAITED
-        self._parts = False  # close once the first request has been answered
+        self._finishes_after_first = False  # close once the first request has been answered
 
     @property
     def who(self) -> dict[str, str]:
@@ -115,8 +115,8 @@ class ClientConnection(asyncio.Protocol):
         vars(self).get("data_received", self._take)(data)
         if self._conversation is not None and self._conversation.has_only_begun:
             self._first = First.BEGUN
-        if self._parts:
-            self.part()
+        if self._finishes_after_first:
+            self.finish_after_first_request()
 
     def _take(self, data: bytes) -> None:
         if self._conversation is not None:
@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         self.receive_by(drop)
 
     def rebind(self) -> None:
-        """Use the check that applies now for received bytes."""
+        """Use the receiver that fits the current state for the client's next bytes."""
         if self._conversation is not None and self._first is not First.AWAITED:
             self._conversation.rebind()
 
@@ -198,15 +198,15 @@ class ClientConnection(asyncio.Protocol):
         if self._course.state not in OVER and talk.has_only_begun:
             self._first = First.BEGUN
         self.rebind()
-        if self._parts:
-            self.part()
+        if self._finishes_after_first:
+            self.finish_after_first_request()
 
     def upstream_lost(self, refusal: Exception | None) -> None:
         """Handle the server's close: pass on what is left, then close the client's connection."""
         pipeline, self._pipeline = self._pipeline, None  # breaks a reference cycle with both sides
         if pipeline is not None:
             self._surroundings.orphan(pipeline)
-        self._leaves = False
+        self._server_is_reading = False
         if self._course.state is State.CLOSED:
             self._surroundings.closed(self)
         if self._course.state in OVER:
@@ -219,28 +219,28 @@ class ClientConnection(asyncio.Protocol):
 
     # The proxy is stopping.
 
-    def part(self) -> None:
-        """Finish once the first request is there: another process serves new clients from now on."""
+    def finish_after_first_request(self) -> None:
+        """Finish after the client's first request is answered: another process now accepts clients."""
         talk = self._conversation
         waits = self._course.state in (State.CONNECTING, State.RELAYING, State.HELD) and not self._course.input_ended
         if talk is None or self._first is First.AWAITED:
             lacks_first = True
-        elif self._parts:
+        elif self._finishes_after_first:
             lacks_first = talk.has_begun_request
         else:
             lacks_first = self._first is First.BEGUN and talk.has_only_begun
         if waits and lacks_first:
-            self._parts = True
+            self._finishes_after_first = True
             if talk is not None and self._first is not First.AWAITED:
                 self.receive_by(self._take_rest)
         else:
-            self._parts = False
+            self._finishes_after_first = False
             self.finish()
 
     def _take_rest(self, data: bytes) -> None:
         """Receive the rest of the first request, then finish."""
         self._take(data)
-        self.part()
+        self.finish_after_first_request()
 
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
@@ -316,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
         self._let_go()
         self._connecting = None
         self.ignore()
-        if not self._leaves:
+        if not self._server_is_reading:
             self._surroundings.closed(self)
 
     def _let_go(self) -> None:
@@ -325,4 +325,4 @@ class ClientConnection(asyncio.Protocol):
         self._early = b""
         talk, self._conversation = self._conversation, None
         if talk is not None:
-            self._leaves = talk.end()
+            self._server_is_reading = talk.end()

@@ -24,7 +24,7 @@ from proxy.relay.progress import Progress
 from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
 from proxy.relay.state import COLLECTING, JUDGING, OVER, WAITING, Course, State
-from proxy.relay.upstream import Hold, UpstreamConnection
+from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.relay.waiting import Waiting
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
@@ -131,7 +131,7 @@ class Conversation:
         if self._course.state is State.CONNECTING:
             self._course.move(State.RELAYING)
         elif self._course.state is State.ORPHANED:
-            self._upstream.silence()
+            self._upstream.drop_replies()
         if early:
             self._pass_on(lambda: self._session.receive(early, self._surroundings.now()))
         elif self._course.input_ended:
@@ -140,7 +140,7 @@ class Conversation:
     # Requests.
 
     def rebind(self) -> None:
-        """Use the check that applies now for received bytes."""
+        """Use the receiver that fits the current state for the client's next bytes."""
         if self._course.state not in (State.RELAYING, State.HELD):
             return
         session, is_plain = self._session, self._surroundings.is_plain
@@ -224,7 +224,7 @@ class Conversation:
             if not relays or session.unfinished or session.replies.crowded:
                 self._proceed()
         elif question is asked:
-            self.regulate()  # more requests arrived during the answer
+            self.regulate()  # more requests arrived while the question was open
         else:
             if self._course.state is State.RELAYING:
                 self._course.move(State.HELD)
@@ -235,7 +235,7 @@ class Conversation:
         return reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._flow.held, self._client.who)
 
     def _proceed(self) -> None:
-        """When no question is open: judge what is buffered, resume reading, or handle the end."""
+        """Go on when no question is open: judge buffered requests, resume reading, or handle the end."""
         if self._course.state is State.HELD:
             self._course.move(State.RELAYING)
         if self._session.unfinished:
@@ -262,9 +262,9 @@ class Conversation:
 
     @property
     def has_only_begun(self) -> bool:
-        """Whether the first request has arrived in part, be that sent on or not.
+        """Whether the first request has arrived in part, sent on or not.
 
-        What needs no judgement may have been sent before without the session.
+        Plain chunks bypass the session, so this can be true although earlier requests were sent.
         """
         return self.has_begun_request and not self._session.intake.reader.past_first
 
@@ -320,10 +320,10 @@ class Conversation:
             self._asking.note_replied()
 
     def replies_passed(self) -> None:
-        """Pass on replies while some must be replaced."""
+        """Act on replies that were passed on: resend late reads, continue or end."""
         session, course = self._session, self._course
         if self._sharing is not None:
-            self._sharing.begun()
+            self._sharing.note_own_replies_done()
             if course.state in OVER:
                 return
         sends = course.sends or course.state is State.DRAINING
@@ -352,7 +352,7 @@ class Conversation:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
 
     def _refuse_at_once(self) -> None:
-        """Turn the client away at once: replies wait for another one, and waiting would buffer more."""
+        """Turn the client away at once: its buffered replies wait for an earlier one, and would only grow."""
         line = self._no_room()
         if self._course.state is State.ORPHANED:
             self._client.close()
@@ -378,11 +378,11 @@ class Conversation:
         """The client does not read fast enough: pause reading from the server."""
         if self._sharing is not None:
             self._sharing.leave()
-        self._upstream.pause(Hold.FULL)
+        self._upstream.pause(ReadPause.FULL)
 
     def resume_replies(self) -> None:
         """The client has caught up: resume."""
-        self._upstream.resume(Hold.FULL)
+        self._upstream.resume(ReadPause.FULL)
 
     def note_half_close(self) -> None:
         """Forward the client's half close to the server after its last request."""
@@ -402,8 +402,8 @@ class Conversation:
     def note_orphaned(self) -> None:
         """Drop the replies: the client has gone, but what it sent before still goes to the server."""
         if self._sharing is not None:
-            self._sharing.silence()
-        self._upstream.silence()
+            self._sharing.drop_replies()
+        self._upstream.drop_replies()
         self._relieved()
         self._waiting.note_left()
 
@@ -429,7 +429,7 @@ class Conversation:
     def end(self) -> bool:
         """Let the server read everything it was sent, and drop buffered requests.
 
-        The session must be freed now, by its last reference: others would wait for what it holds until it is collected.
+        Drop every reference to the session, so that it is freed now: what it holds makes others wait.
 
         Returns:
             Whether the server has not read everything yet.
@@ -445,6 +445,6 @@ class Conversation:
         self._course.moved = nothing
         del self._session, self._outbound, self._sharing, self._asking, self._flow, self._ending, self._waiting
         del self._progress
-        leaves = not upstream.lost
+        is_reading = not upstream.lost
         upstream.leave()
-        return leaves
+        return is_reading

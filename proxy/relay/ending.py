@@ -52,7 +52,7 @@ class Ending:
         upstream: the server's side.
         outbound: sends the requests.
         sharing: the client's use of shared connections, if any.
-        progress: tells how far the server has got.
+        progress: estimates how far the server has got.
         flow: counts the held bytes.
 
     Attributes:
@@ -104,8 +104,8 @@ class Ending:
             return  # not yet: see `Conversation._proceed`; until then the vigil watches the client
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
-        # A server that notices the end drops what it has not sent, also what is dropped here: then let it send that.
-        # If a request in front of that blocks, the vigil tells it.
+        # On a half close the server discards unsent replies. If the client has turned replies off, the proxy drops
+        # them: first wait for a sign that all are answered. If a request before it blocks, the vigil ends the wait.
         defers = halves and session.replies.silence.suspected
         sign = session.drain() if defers or not (halves or waits) else None
         if sign is None and not (halves or waits):
@@ -117,25 +117,25 @@ class Ending:
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
         if halves and sign is None:
-            # A server that must read more before it notices the end could hand over others' data to this client. The
-            # mere beginning of a request is meaningless to it, so leave that out.
+            # While the server has more to read before the end, it could hand others' data to this client. An incomplete
+            # request has no effect, so leave it out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
         elif sign is not None:
             self._outbound.send(sign)
 
     @property
     def may_probe(self) -> bool:
-        """Whether the server still reads although the client has ended, since a sign is to come before it is told."""
+        """Whether a probe can still be sent: the client has ended, but the server is told only after a sign."""
         return self._course.state is State.ENDED and self.untold and not self._upstream.ended_beneath
 
     def end_refused(self) -> None:
-        """Forward the half close: the server may wait for it, because it is silent or blocked."""
+        """Forward the half close: a server that is silent or blocked may close only then."""
         if self._upstream.ends_by_halves:
             self.untold = True
             self._upstream.end()
 
     def give_up(self) -> None:
-        """Notify the server of the client's end: it will not get to the requests that the client has sent since."""
+        """Close towards the server and drop unsent requests: the client has gone, and the server would not run them."""
         state, upstream = self._course.state, self._upstream
         if state is State.ORPHANED:
             self._client.close()
@@ -175,7 +175,7 @@ class Ending:
         self._after(PATIENCE_SECONDS, lambda: self._client.say_farewell(line))
 
     def let_refuse(self, error: RefusedAtItsHeadError) -> None:
-        """Send the server the beginning of a request at which it closes, and nothing after it."""
+        """Send the beginning of a request that makes the server close, and nothing after it."""
         self._outbound.send(error.beginning)
         self._discard()
         if self._course.state is State.ORPHANED:
@@ -185,7 +185,7 @@ class Ending:
         self._client.ignore()
         if self._course.input_ended:
             self.end_refused()
-        # If it no longer requires a login, it waits for the rest, which must not be sent unjudged.
+        # A server that no longer requires a login waits for the rest, which must not be sent unjudged.
         self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
 
     def _lose_patience(self, line: bytes) -> None:

@@ -18,11 +18,11 @@ FAREWELL_SECONDS: Final = 1.0
 
 
 class Farewell:
-    """Closes a connection so that the client can read its last words: unread requests would cause a reset.
+    """Closes a connection so that the client can read its last words: closing with unread requests would reset it.
 
     Args:
         transport: the connection's transport.
-        after: runs a function after so many seconds.
+        after: runs a function after a number of seconds.
     """
 
     def __init__(self, transport: asyncio.Transport, after: Callable[[float, Callable[[], None]], None]) -> None:

@@ -1,4 +1,4 @@
-"""Read from a client exactly while its bytes are wanted, and count the held ones.
+"""Read from a client exactly while its bytes are wanted, and count the bytes that are held.
 
 Its tests: tests/test_states.py.
 """
@@ -34,8 +34,8 @@ class Flow:
 
     Attributes:
         clogged: whether the server's connection is full.
-        rests: whether others are served first.
-        reads_on: whether to read from a client held up by a request that may block: its end comes after the data.
+        rests: whether reading is paused while other clients are served.
+        reads_on: whether to keep reading from a client that is held up: only then is its end noticed.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Flow:
         elif self._sharing is not None and self._sharing.leaving:
             wanted = False  # received bytes stay buffered; the loop reads once more before it can be told to pause
         elif state in (State.HELD, State.FINISHING):
-            # A client may send everything before it reads a reply; awaited replies must not depend on that.
+            # A client may send everything before it reads a reply: read on, or awaited replies might never arrive.
             wanted = self._asking.awaits_replies and not ended and self._holding.bytes < self._most()
         set_reading(self._transport, wanted)
 

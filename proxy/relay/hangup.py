@@ -36,7 +36,7 @@ def has_failed(transport: asyncio.BaseTransport) -> bool:
 def undelivered(transport: asyncio.Transport) -> int:
     """Return how many bytes have not reached the peer's system yet (tcp(7)).
 
-    For a Unix socket, these are the transport's bytes: all others can be read even after this side has closed.
+    For a Unix socket: the bytes in the transport. The peer can read all others even after this side has closed.
     """
     left = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")

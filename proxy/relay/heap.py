@@ -10,22 +10,22 @@ import ctypes
 from typing import Final
 
 LARGE: Final = 8 * 1024 * 1024
-"""Minimum number of freed bytes for which that is worth the time."""
+"""Number of freed bytes from which trimming the heap is worth the time."""
 
 _SOON: Final = 0.1
-"""Seconds to wait until the objects that held the bytes are gone too."""
+"""Seconds to wait before trimming, until the objects that held the bytes are gone."""
 
 
 class Heap:
-    """Returns free memory to the system. Does nothing unless the C library is GNU's: only that keeps so much."""
+    """Returns free memory to the system. Does nothing unless the C library is GNU's: others keep little."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._is_due = False
-        self._freed = 0  # bytes freed since the last time
+        self._freed = 0  # bytes freed since the heap was last trimmed
 
-    def freed(self, size: int) -> None:
-        """Record that bytes are about to be freed."""
+    def note_freeing(self, size: int) -> None:
+        """Count bytes that the caller is about to free; once they reach `LARGE`, trim the heap soon."""
         self._freed += size
         if self._freed >= LARGE and self._trim is not None and not self._is_due:
             self._is_due = True

@@ -1,4 +1,4 @@
-"""Joint calls: requests of several clients about members go over a shared connection as one call of a script.
+"""Joint calls: send member requests of several clients over a shared connection as one call of a script.
 
 Its tests: tests/test_joint.py.
 
@@ -88,7 +88,7 @@ class Joint:
         self.port = port = Port(self._pieces.append)
         port.busy = True
         port.request = self._left[0].request  # any request: its presence lets the lane give the call back
-        port.settled, port.lost, port.unsent, port.broke = self._settle, self._lose, self._give_back, self._break
+        port.settled, port.lost, port.returned, port.broke = self._settle, self._lose, self._give_back, self._break
 
     def request(self) -> bytes:
         """Return the call as it is sent."""
@@ -116,7 +116,7 @@ class Joint:
                 port.broke(error)
 
     def _cut(self, said: bytes) -> list[bytes]:
-        """Split the reply into those of the requests. Raises ValueError if their number is wrong."""
+        """Split the reply into one for each request. Raises ValueError if their number is wrong."""
         count = len(self._left)
         head, *lines, _ = said.split(b"\r\n")
         size = int(head[1:])

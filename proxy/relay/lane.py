@@ -36,8 +36,8 @@ class State(Enum):
 
     OPENING = "it logs in, and the server reports its identity"
     OPEN = "requests can be sent"
-    ENDING = "the proxy closes it"
-    LOST = "it has ended"
+    ENDING = "the proxy is closing the connection"
+    LOST = "the connection has closed"
 
 
 class Obstacle(Enum):
@@ -56,7 +56,7 @@ class Load:
 
     Attributes:
         is_long: whether so much is under way that others may have to wait for it.
-        unanswered: bytes sent since nothing was under way: a busy server reads them in pieces.
+        unanswered: bytes sent since nothing was under way; a busy server reads them in several pieces.
         replied: number of chunks of replies received.
         pipeline: represents what was sent, for others that wait until it has run.
     """
@@ -86,13 +86,13 @@ class Lane(Droppable):
         room: limits the replies that wait for clients.
         changed: called when the lane can take requests, or no longer can.
         ran: as in `Load`.
-        repeats: whether its requests may be sent again, because they change nothing.
+        may_resend: whether its requests may be sent again, because they change nothing.
         retires: whether a client that gets replies of many parts should return to its own connection.
 
     Attributes:
         load: how much is under way.
         state: the state of the lane.
-        repeats: as the argument.
+        may_resend: as the argument.
         obstacles: why it takes no requests at present.
     """
 
@@ -106,7 +106,7 @@ class Lane(Droppable):
         changed: Callable[[], None],
         ran: Callable[[Pipeline], None],
         *,
-        repeats: bool = False,
+        may_resend: bool = False,
         retires: bool = True,
     ) -> None:
         self._changed = changed
@@ -122,7 +122,7 @@ class Lane(Droppable):
         self.load = Load(ran)
         self.load.pipeline.sender = _Signs(self)
         self.obstacles: set[Obstacle] = set()
-        self.repeats = repeats
+        self.may_resend = may_resend
         self.state = State.OPENING
         self.data_received = self._greet  # type: ignore[method-assign]
 
@@ -165,20 +165,20 @@ class Lane(Droppable):
     def send(self, ports: list[Port], data: bytes) -> None:
         """Send requests, one for each port."""
         self._ports.extend(ports)
-        self._unheard += len(ports)  # in case a reply that is being distributed caused this
+        self._unheard += len(ports)  # a reply that is being distributed may have caused this request
         self._transport.write(data)
 
     def has_come(self, count: int) -> bool:
         """Return whether the next `count` replies are completely in the chunk that is being distributed."""
         return len(self._ports) - count >= self._unheard
 
-    def watch(self, count: int, watch: Callable[[Port], Port]) -> None:
-        """Replace each of the next `count` ports with what `watch` returns for it."""
+    def watch(self, count: int, replacement: Callable[[Port], Port]) -> None:
+        """Replace each of the next `count` ports by what `replacement` returns for it."""
         ports = self._ports
-        ports.extendleft([watch(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
+        ports.extendleft([replacement(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
 
     def has_script(self, script: str) -> bool:
-        """Return whether a script can be called by digest; if not, assume that its text is sent now."""
+        """Return whether a script can be called by digest; if not, the caller sends its text now."""
         if self._scripts is None:
             return False
         there = script in self._scripts
@@ -193,8 +193,8 @@ class Lane(Droppable):
         elif self._scripts is not None:
             self._scripts.add(script)
 
-    def sign(self) -> Passed:
-        """Send a sign after all requests; return a function that tells whether it was answered."""
+    def ping(self) -> Passed:
+        """Send PING after all requests; return a function that returns whether it was answered."""
         port = Port(drop)
         port.busy = True
         self.send([port], _PING)
@@ -251,7 +251,7 @@ class Lane(Droppable):
         self._answered()
         if len(data) >= MUCH and not self._replies.left:
             self._rest()
-        if self.repeats and self.is_within_a_long_reply:
+        if self.may_resend and self.is_within_a_long_reply:
             long.plan_rescue()
         if self.usable != was_usable:
             self._changed()
@@ -288,12 +288,12 @@ class Lane(Droppable):
 
     @property
     def lost(self) -> bool:
-        """Whether the lane has ended."""
+        """Whether the connection has closed."""
         return self.state is State.LOST
 
     @property
     def others_wait(self) -> bool:
-        """Whether replies follow the next one."""
+        """Whether more replies are outstanding behind the next one."""
         return len(self._ports) > 1
 
     def stop_reading(self) -> None:
@@ -348,7 +348,7 @@ class Lane(Droppable):
         self._membership.end(self, self._transport)
         ports, self._ports = self._ports, deque()
         for place, port in enumerate(ports):
-            if self.repeats and port.request and (place or not self._long.come):
+            if self.may_resend and port.request and (place or not self._long.come):
                 port.give_back(port.request)
             else:
                 port.busy = False
@@ -362,14 +362,14 @@ MUCH: Final = 32 * 1024
 
 
 class _Signs(Sender):
-    """Sends signs over a lane."""
+    """Sends PING over a lane in place of a sign."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
 
     def ask(self) -> Passed | None:
         lane = self._lane
-        return lane.sign() if lane.state is State.OPEN else lambda: True
+        return lane.ping() if lane.state is State.OPEN else lambda: True
 
     def heard(self) -> int | None:
         return self._lane.load.replied

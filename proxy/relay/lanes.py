@@ -35,16 +35,16 @@ from proxy.wire.request import bulk, encode, second
 log = structlog.get_logger("proxy.relay")
 
 MOST_LANES: Final = 3
-"""Lanes of one kind: if one is held up, the others still work."""
+"""Maximum number of lanes of a group: if one is held up, the others still work."""
 
 AGAIN_SECONDS: Final = 1.0
-"""How long after a failure to open another lane."""
+"""Minimum time between two attempts to open a lane of a group."""
 
 REFUSED_SECONDS: Final = 60.0
-"""The same after the server has refused to make a connection a lane, usually because its user is another."""
+"""How long not to try again after the server has refused a lane, usually because it is logged in as another user."""
 
 TICK_SECONDS: Final = 0.1
-"""How often to check the lanes. One that has answered nothing for this long although it should is held up."""
+"""How often to check the lanes. A lane is held up if replies are outstanding and none arrives for this long."""
 
 MOST_WOKEN: Final = 1000
 """Maximum number of clients to wake per check: each takes some µs, while other clients wait."""
@@ -56,7 +56,7 @@ SPARSE: Final = 1.75
 """Average requests per batch below which sharing does not pay: it saves no work for the proxy or the server."""
 
 PING_TICKS: Final = 5
-"""Checks for which a lane is unused before a sign is sent over it, so that the server does not close it as idle."""
+"""Checks for which a lane is unused before PING is sent over it, so that the server does not close it as idle."""
 
 IDLE_TICKS: Final = 600
 """Checks for which a lane is unused before it is closed."""
@@ -134,7 +134,7 @@ class Lanes:
         """Return the two groups of an identity: one for writes, and one for reads, which also run during CLIENT PAUSE
         WRITE.
 
-        None if there are too many groups, or if the server has refused such lanes.
+        None if there are too many groups, or if the server has refused lanes of this identity.
         """
         if identity in self._refused:
             return None
@@ -160,7 +160,7 @@ class Lanes:
         dirty = self._dirty
         if dirty:
             self._dirty = []
-            # What is given back is judged at once, with what follows it, which may set a first deadline.
+            # Returned requests are judged at once, with later ones, which may set a first deadline.
             for port, request in [unsent for group in dirty for unsent in group.flush()]:
                 port.give_back(request)
 
@@ -222,7 +222,7 @@ class Lanes:
             self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
 
     async def _rest(self) -> bool:
-        """Wait until a lane is used, or until idle lanes need a sign; return whether none was used."""
+        """Sleep until a lane is used or idle lanes need a PING; return True if they need one."""
         self._wanted.clear()
         self._rests = True
         seconds = until_beat(PING_TICKS * TICK_SECONDS) if self._groups or self._refused else None
@@ -293,7 +293,7 @@ class Opener:
                 lanes.room,
                 self._changed,
                 lanes.ground.streams.ran,
-                repeats=self._reads,
+                may_resend=self._reads,
                 retires=lanes.after > 1,
             )
             made.append(lane)
@@ -434,7 +434,7 @@ class Group:
     ) -> tuple[list[Port], list[bytes]]:
         """Put a question for the next deadline of the guarded reads' keys in front of a batch.
 
-        A client whose read was late sends it again over its own connection.
+        A late read is sent again over the client's own connection.
         """
         ground, names, outlook = self._all.ground, self._all.ground.names, self._outlook
         guard, now = BatchGuard(guarded, len(ports), lane, ground.now), ground.now()
@@ -482,7 +482,7 @@ class Group:
         elif self._unused // PING_TICKS > before // PING_TICKS:
             for lane in self._lanes:
                 if lane.state is State.OPEN and not lane.waits:
-                    lane.sign()
+                    lane.ping()
         return (
             (self._opener.refused or self._unused > IDLE_TICKS)
             and not self._lanes

@@ -27,16 +27,16 @@ PATIENT_LOOKS: Final = 3000
 the system takes more data only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The same if others may be waiting behind it whose requests must not run twice: 5 s. While others do wait, also the
-limit for all such looks together, whatever the client reads."""
+"""The limit if requests that must not run twice may wait behind the reply: 5 s. Also the limit for all looks during one
+reply at which others wait, even if the client reads."""
 
 
 class Host(Protocol):
     """The connection over which the reply arrives."""
 
     @property
-    def repeats(self) -> bool:
-        """Whether its requests may be sent again."""
+    def may_resend(self) -> bool:
+        """Whether requests on this connection may be sent again."""
 
     @property
     def lost(self) -> bool:
@@ -44,7 +44,7 @@ class Host(Protocol):
 
     @property
     def others_wait(self) -> bool:
-        """Whether replies follow this one."""
+        """Whether more replies are outstanding behind this one."""
 
     @property
     def is_within_a_long_reply(self) -> bool:
@@ -79,7 +79,7 @@ class LongReply:
         self._host = host
         self._room = room
         self._most_lines = most_lines
-        self._kept_waiting = 0  # looks since its beginning at which others waited behind such a client
+        self._kept_waiting = 0  # looks at this reply at which others waited behind its client
         self._rescue_comes = False
 
     def grow(self, piece: bytes, *, ends: bool) -> bool:
@@ -96,14 +96,14 @@ class LongReply:
         return self.come > LARGE and port.backlog() > self._room.of(port)
 
     def hold_up(self, port: Port) -> None:
-        """Pause reading until the client has read more of it."""
+        """Pause reading until the client has read more of its reply."""
         if self.waits_for is None:
             self.waits_for = port
             self._host.stop_reading()
             self._look_again(port, port.backlog(), 0)
 
     def plan_rescue(self) -> None:
-        """Check soon whether the reply is complete: requests may wait behind it that can be sent again elsewhere."""
+        """Check soon whether the reply is complete: requests behind it can be sent again elsewhere."""
         if not self._rescue_comes:
             self._rescue_comes = True
             asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)
@@ -119,14 +119,16 @@ class LongReply:
             if host.lost:
                 return
             left = port.backlog()
-            if not host.repeats and host.others_wait:
+            if not host.may_resend and host.others_wait:
                 self._kept_waiting += 1
             if left <= self._room.of(port) // 2:
                 self.waits_for = None
                 host.read_on()
             elif left < backlog and self._kept_waiting < IMPATIENT_LOOKS:
                 self._look_again(port, left, 0)
-            elif self._kept_waiting < IMPATIENT_LOOKS and looks < (PATIENT_LOOKS if host.repeats else IMPATIENT_LOOKS):
+            elif self._kept_waiting < IMPATIENT_LOOKS and looks < (
+                PATIENT_LOOKS if host.may_resend else IMPATIENT_LOOKS
+            ):
                 self._look_again(port, backlog, looks + 1)
             else:
                 log.warning("client closed: it does not read a long reply", bytes=left)

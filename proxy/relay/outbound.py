@@ -25,7 +25,7 @@ class Outbound:
         self._upstream = upstream
 
     def send(self, out: bytes) -> None:
-        """Send requests to the server, unless it was told that there are no more."""
+        """Send requests to the server, unless its connection is closing."""
         session, upstream = self._session, self._upstream
         if session.replies.active:
             upstream.substitute(session.replies)

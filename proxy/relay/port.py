@@ -16,7 +16,7 @@ BACKLOG: Final = 16 * 1024 * 1024
 """Bytes waiting for a client above which no more of its long reply is read from the server."""
 
 ALL_BACKLOGS: Final = 64 * 1024 * 1024
-"""The same for all clients together."""
+"""Limit for the bytes that wait for all clients together."""
 
 LEAST_BACKLOG: Final = 256 * 1024
 """Bytes that each client may have waiting even if the limit for all is used up."""
@@ -35,8 +35,8 @@ class Port:
         request: the last request.
         settled: if set, called when the request has been answered.
         retire: called if sharing does not pay for this client: it got a long reply, or one of many parts.
-        lost: called if the reply will not come.
-        unsent: takes back a request that could not be sent.
+        lost: called if the reply will not arrive.
+        returned: takes back a request to be sent over the client's own connection: it has not run, or may run twice.
         backlog: returns how many bytes of replies wait for the client to read them.
         broke: called with an exception that `deliver` or `settled` raised.
     """
@@ -49,8 +49,8 @@ class Port:
         "lost",
         "request",
         "retire",
+        "returned",
         "settled",
-        "unsent",
         "used",
     )
 
@@ -61,7 +61,7 @@ class Port:
         self.settled: Callable[[], None] | None = None
         self.retire: Callable[[], None] = nothing
         self.lost: Callable[[], None] = nothing
-        self.unsent: Callable[[bytes], None] = drop
+        self.returned: Callable[[bytes], None] = drop
         self.backlog: Callable[[], int] = int
         self.broke: Callable[[Exception], None] = drop
 
@@ -69,7 +69,7 @@ class Port:
         """Have the client send a request over its own connection: it has not run, or may run twice."""
         self.busy = False
         try:
-            self.unsent(request)
+            self.returned(request)
         except Exception as error:  # noqa: BLE001 - one client's defect is not another's
             self.broke(error)
 

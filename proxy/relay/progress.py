@@ -31,7 +31,7 @@ class Progress:
         self.unsigned = False
 
     def note_judged(self) -> None:
-        """Record how much was sent before a request that may block, or before an earlier one if nothing was answered.
+        """Record how much was sent before a request that may block; keep an older figure if nothing was answered since.
 
         Call it between judging and sending.
         """
@@ -65,7 +65,7 @@ class Progress:
         return self._upstream.heard()
 
     def answered(self) -> int:
-        """Return a number that changes when the server answers; if it also sends unrequested messages, at each sign."""
+        """Return a number that changes when the server answers; only at signs if it also sends unrequested messages."""
         return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
 
     @property
@@ -74,7 +74,7 @@ class Progress:
         return not self._upstream.untaken
 
     def behind(self) -> int:
-        """Return how many bytes were sent since the request that may block, or in all."""
+        """Return how many bytes were sent since the request that may block; all bytes if there is none."""
         return self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0)
 
     @property

@@ -23,14 +23,14 @@ _OVERTAKEN: Final = (
 
 
 def no_room(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str, str]) -> bytes:
-    """Held requests exceed `held_limit`; `held`: bytes of this client."""
+    """Report that held requests exceed `held_limit`; `held`: bytes of this client."""
     metrics.requests_refused_total["held_limit"] += 1
     log.warning("client closed: held_limit reached", bytes=held, **who)
     return _ALONE if held > budget.limit else _TOGETHER
 
 
 def too_large(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str, str]) -> bytes:
-    """A request that must be buffered exceeds the limit; `held`: its bytes so far."""
+    """Report that a request that must be buffered exceeds the limit; `held`: its bytes so far."""
     metrics.requests_refused_total["request_limit"] += 1
     advice = f"raise {budget.names}, if such requests are wanted"
     log.warning(
@@ -40,7 +40,7 @@ def too_large(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str,
 
 
 def overtaken(metrics: Metrics, who: Mapping[str, str]) -> bytes:
-    """A key got its first deadline after the head of an upload was judged."""
+    """Report that a key got its first deadline after the head of an upload was judged."""
     metrics.requests_refused_total["overtaken"] += 1
     log.warning("client closed: key got its first deadline during a slow upload", **who)
     return _OVERTAKEN

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from proxy.relay.lanes import Group, Lanes, Tally
 from proxy.relay.outbound import Outbound
 from proxy.relay.port import Port, drop, nothing
-from proxy.relay.upstream import Hold, UpstreamConnection
+from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
 from proxy.session.plain import SMALL, Shared
@@ -25,7 +25,7 @@ from proxy.session.session import Session
 
 ANEW_SECONDS: Final = 3.0
 """How long a client shares before its next request goes over its own connection, and its identity is checked again. So
-a server that closes idle connections (`timeout`) does not close that of an active client."""
+a server that closes idle connections (`timeout`) does not close an active client's."""
 
 TOUCH_SECONDS: Final = 0.25
 """How long to wait for that next request before the proxy sends its own over the client's connection."""
@@ -41,13 +41,13 @@ RETIRE_SECONDS: Final = 10.0
 tries alone cannot find out that many would share."""
 
 DOZE_AFTER: Final = 64
-"""Chunks that could not be shared, since the server was last asked, before checks pause."""
+"""Number of chunks since the server was last asked that could not be shared, after which checks pause."""
 
 MOST_PATIENCE: Final = 1024
 """Maximum number of small requests in a row to wait for before the server is asked."""
 
 SELDOM_FROM: Final = 64
-"""From this many on, only one request in `SELDOM` is checked."""
+"""If the server is asked only after this many requests, only one in `SELDOM` is checked."""
 
 SELDOM: Final = 8
 """How many requests a checked one counts for."""
@@ -72,7 +72,7 @@ class Host(Protocol):
     """What sharing needs from the client's conversation over its own connection."""
 
     def rebind(self) -> None:
-        """Use the receiver for the current state."""
+        """Use the receiver that fits the current state for the client's next bytes."""
 
     def come_back(self, kept: bytes) -> None:
         """Continue over the client's own connection, with bytes that were received but not sent."""
@@ -193,7 +193,7 @@ class Sharing:
         self._tallies: tuple[tuple[Group, Tally], ...] = ()  # the groups' tallies when sharing began
         self._port = port = Port(transport.write)
         port.lost = client.abandon
-        port.unsent = self._take_back
+        port.returned = self._take_back
         port.retire = self._retire
         port.backlog = transport.get_write_buffer_size
         port.broke = client.fail
@@ -333,7 +333,7 @@ class Sharing:
     # Returning.
 
     def wake(self) -> None:
-        """Resume checks, or have the server asked again."""
+        """Resume checks, stop sharing that does not pay, or have the server asked again."""
         if self.state is State.DOZING:
             self._patience.large = DOZE_AFTER - 8
             self.state = State.OWN
@@ -395,7 +395,7 @@ class Sharing:
         self._come_back(b"")
 
     def _take_back(self, request: bytes) -> None:
-        """Take back a request that could not be sent, and put it before those received since."""
+        """Take back a request to send over the client's own connection, before those received since."""
         self.kept = request + self.kept
         self._port.settled = None
         self._leave(b"")
@@ -407,7 +407,7 @@ class Sharing:
         if self._late:
             late, self._late = self._late, b""
             self._port.deliver(late)
-            self._upstream.resume(Hold.MIDWAY)
+            self._upstream.resume(ReadPause.MIDWAY)
         if self._patience.retires:
             self._patience.retires = False
             self.state = State.DOZING
@@ -417,7 +417,7 @@ class Sharing:
     def _keep(self, data: bytes) -> None:
         self.kept += data
 
-    def begun(self) -> None:
+    def note_own_replies_done(self) -> None:
         """Note that all replies on the client's own connection have arrived: anything that follows there is a push."""
         if self.state is not State.SHARED:
             return
@@ -433,7 +433,7 @@ class Sharing:
         self._session.share_no_more()
         if self._port.busy:
             self._late += data
-            self._upstream.pause(Hold.MIDWAY)
+            self._upstream.pause(ReadPause.MIDWAY)
         else:
             self._port.deliver(data)
         self.leave()
@@ -442,7 +442,7 @@ class Sharing:
         """Close both sides of the client's connection."""
         self._port.broke(error)
 
-    def silence(self) -> None:
+    def drop_replies(self) -> None:
         """Drop replies: the client has gone, but what it sent is still being delivered."""
         self._port.deliver = drop
 
@@ -450,7 +450,7 @@ class Sharing:
         """Stop for good: send nothing more for the client, and drop its replies."""
         self._lanes.let_sleep(self)
         port = self._port
-        port.deliver = port.broke = port.unsent = drop
+        port.deliver = port.broke = port.returned = drop
         port.settled = None
         port.lost = port.retire = nothing
         port.backlog = int

@@ -19,7 +19,7 @@ class Signs(Sender):
     Args:
         session: the client's session.
         upstream: the server's side.
-        course: tells whether requests can still be sent.
+        course: knows whether requests can still be sent.
         send: sends them.
     """
 

@@ -24,7 +24,7 @@ class State(Enum):
     ENDED = "the client has sent its last request; replies still arrive"
     DRAINING = "no more requests are taken; those that were sent are being answered"
     YIELDING = "like DRAINING, but no sign can follow the last request, which is given up"
-    REFUSED = "a request was sent at which the server closes, after answering those before it"
+    REFUSED = "a request was sent that makes the server close, after it has answered those before"
     FAREWELL = "the client was sent its last words, and has a moment to read them"
     CLOSED = "the client has gone"
 
@@ -56,13 +56,13 @@ BEGUN: Final = (State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING)
 """States in which requests that were received but not sent will still run."""
 
 READING: Final = (State.RELAYING, *_LAST)
-"""While draining and saying farewell, bytes are read and dropped: unread ones would reset the connection."""
+"""States in which the client is read. In the last ones its bytes are dropped: unread, they would cause a reset."""
 
 SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
-"""States in which the client's requests go to the server, which has not been told that there are no more."""
+"""States in which requests of the client can still be sent to the server."""
 
 COLLECTING: Final = (*SENDING, State.ENDED, State.DRAINING, State.YIELDING)
-"""States in which replies may wait for one that is requested again, or for a sign."""
+"""States in which replies may be buffered until a resent read or a sign is answered."""
 
 ENDING: Final = (State.ENDED, State.DRAINING, State.YIELDING, State.REFUSED)
 """States in which everything has been sent, and replies still arrive."""
@@ -72,7 +72,7 @@ OVER: Final = (State.FAREWELL, State.CLOSED)
 
 
 class IllegalMoveError(Exception):
-    """A state would follow one that it must not follow: a defect of the proxy."""
+    """A change of state that is not allowed: a defect of the proxy."""
 
 
 class Course:
@@ -107,12 +107,12 @@ class Course:
         self.moved()
 
     def after(self, seconds: float, work: Callable[[], None]) -> None:
-        """Run something after a time, unless the state changes before."""
+        """Run a function after a time, unless the state changes before."""
         self._due = asyncio.get_running_loop().call_later(seconds, work)
 
     @property
     def sends(self) -> bool:
-        """Whether the client's requests go to the server, which has not been told that there are no more."""
+        """Whether requests of the client can still be sent to the server."""
         return self.state in SENDING
 
     @property
@@ -122,7 +122,7 @@ class Course:
 
     @property
     def refused(self) -> bool:
-        """Whether a request was sent at which the server closes."""
+        """Whether a request was sent that makes the server close."""
         return self.state is State.REFUSED
 
     @property

@@ -40,7 +40,7 @@ class TurnQueue:
         """Call a function after those in front have had their turns.
 
         `answered`: whether the function continues a request that the engine has just answered. Every second turn is for
-        those, so that the answer does not become outdated.
+        such requests, so that the answer does not become outdated.
         """
         (self._answered if answered else self._queue).append(work)
         self._turns.waiting += 1

@@ -30,25 +30,25 @@ LINGER_SECONDS: Final = 30.0
 """How long a connection whose client has gone may take to deliver what was left for the server."""
 
 SALVAGED: Final = 64 * 1024
-"""Bytes to read at a time of what is left in a connection that was reset."""
+"""Bytes to read at a time from a connection that was reset."""
 
 
-class Hold(Enum):
+class ReadPause(Enum):
     """Why replies are not read from the server."""
 
     FULL = "the client must read earlier replies first"
-    MIDWAY = "received replies wait for the end of one on a shared connection"
+    MIDWAY = "received replies wait until one on a shared connection is complete"
 
 
-class Holds:
+class ReadPauses:
     """The reasons not to read from a server, and whether waiting still makes sense."""
 
     def __init__(self) -> None:
-        self._reasons: set[Hold] = set()
+        self._reasons: set[ReadPause] = set()
         self._count = 0  # number of reasons added so far
         self._watch: asyncio.TimerHandle | None = None
 
-    def add(self, why: Hold, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
+    def add(self, why: ReadPause, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
         """Add a reason. `abort` is called once the connection has failed and the client has read nothing for a long
         time: while the server is not read, nothing else reveals that."""
         self._reasons.add(why)
@@ -56,7 +56,7 @@ class Holds:
         if self._watch is None:
             self._look_after(transport, abort)
 
-    def remove(self, why: Hold) -> bool:
+    def remove(self, why: ReadPause) -> bool:
         """Remove a reason; return whether none is left."""
         self._reasons.discard(why)
         return not self._reasons
@@ -92,7 +92,7 @@ class Downstream(Protocol):
         """Attach the connected upstream side; return False if the client has gone meanwhile."""
 
     def upstream_lost(self, refusal: Exception | None) -> None:
-        """Handle the server's close; `refusal` says why it refused the connection."""
+        """Handle the server's close; `refusal`: why the server refused the connection, if it did."""
 
 
 class Audience(Protocol):
@@ -105,7 +105,7 @@ class Audience(Protocol):
         """Note that the server's replies show that the client is logged in."""
 
     def replies_passed(self) -> None:
-        """Pass on replies while some must be replaced."""
+        """Note that replies, some of them replaced, were passed on to the client."""
 
 
 class UpstreamConnection(Droppable):
@@ -133,7 +133,7 @@ class UpstreamConnection(Droppable):
         self._replies: ReplySubstitution | None = None
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._holds = Holds()
+        self._read_pauses = ReadPauses()
         self._unheard = False  # a TLS connection on which nothing has been received
         self._heard = 0  # number of chunks processed
         self.lost = self.ended_beneath = False
@@ -240,14 +240,14 @@ class UpstreamConnection(Droppable):
         if direct:
             self._receive_by(deliver)
 
-    def silence(self) -> None:
+    def drop_replies(self) -> None:
         """Drop everything for the client from now on: it has gone, or got its last words."""
         direct = self.data_received == self._deliver
         self._deliver = _drop
         if direct:
             self._receive_by(_drop)
-        for hold in Hold:
-            self.resume(hold)  # such a client no longer holds anything up
+        for why in ReadPause:
+            self.resume(why)  # a client that has gone holds nothing up
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         if self.closing or self.data_received == receiver:
@@ -256,16 +256,16 @@ class UpstreamConnection(Droppable):
         # Makes the loop look up the method again.
         self._transport.set_protocol(self)
 
-    def pause(self, why: Hold) -> None:
+    def pause(self, why: ReadPause) -> None:
         """Pause reading replies."""
         if self.closing:
             return
-        self._holds.add(why, self._transport, self.abort)
+        self._read_pauses.add(why, self._transport, self.abort)
         self._transport.pause_reading()
 
-    def resume(self, why: Hold) -> None:
+    def resume(self, why: ReadPause) -> None:
         """Resume reading replies, if there is no other reason to pause."""
-        if self._holds.remove(why) and not self.closing:
+        if self._read_pauses.remove(why) and not self.closing:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
@@ -332,7 +332,7 @@ class UpstreamConnection(Droppable):
         if self.lost:
             return
         self._membership.look(self._transport)
-        self.silence()
+        self.drop_replies()
         self._receive_by(_drop)
         self._replies = self._evidence = None
         if self.ends_by_halves:
@@ -392,7 +392,7 @@ class UpstreamConnection(Droppable):
         if not self._membership.admitted or self.lost:
             return  # the client is being connected to another server, or has got an error
         self._membership.end(self, self._transport)
-        self._holds.end()
+        self._read_pauses.end()
         if self._linger is not None:
             self._linger.cancel()
         try:

@@ -56,7 +56,7 @@ class Host(Protocol):
         """Note that the vigil is over."""
 
     def give_up(self) -> None:
-        """Close the server's side, even if there are unsent requests: the server will not get to them."""
+        """Close towards the server and drop unsent requests: the client has gone, and the server would not run them."""
 
 
 class Vigil:
@@ -65,7 +65,7 @@ class Vigil:
     Args:
         host: the client's connection.
         course: the connection's state.
-        progress: tells how far the server has got.
+        progress: estimates how far the server has got.
         start: starts a task of the connection.
     """
 
@@ -97,7 +97,7 @@ class Vigil:
         host, course, progress = self._host, self._course, self._progress
         now = asyncio.get_running_loop().time
         looks = int(course.ended)  # the server may notice by itself
-        before, since = -1, 0.0  # when it last answered something
+        before, since = -1, 0.0  # the last value of `answered`, and since when
         try:
             while host.awaits:
                 heard = progress.heard()
@@ -139,7 +139,7 @@ class Vigil:
         if progress.drops:
             await asyncio.sleep(min(min(behind, LITTLE) / SLOW + behind / SLOWEST, PATIENT_SECONDS))
         with suppress(OSError, TimeoutError):
-            # What arrived before the first question has been read when the second is answered.
+            # What arrived before the first round trip has been read when the second ends.
             for _ in range(2 + min(behind, MOST_UNREAD) // READ_AT_ONCE):
                 if not host.awaits or progress.answered() != before:
                     return False

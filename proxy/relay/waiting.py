@@ -30,7 +30,7 @@ class Waiting:
         upstream: the server's side.
         asking: the session's questions.
         flow: flow control for the client.
-        progress: tells how far the server has got.
+        progress: estimates how far the server has got.
         ending: notifies the server of the end.
         round_trip: waits until the server has answered the proxy.
         start: starts a task of the connection.
@@ -124,6 +124,6 @@ class Waiting:
         self._vigil, self._flow.reads_on = None, False
 
     def give_up(self) -> None:
-        """Notify the server of the client's end: it will not get to the requests that the client has sent since."""
+        """Close towards the server and drop unsent requests: the client has gone, and the server would not run them."""
         self._asking.cancel()
         self._ending.give_up()

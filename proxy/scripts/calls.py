@@ -33,7 +33,7 @@ PAUSE … WRITE` ends. Other flags are those of a script without such a line."""
 
 
 def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
-    """Remove the parts of a script that it does not need; return the pieces that only removed parts use.
+    """Return a script without the parts that it does not need, and the pieces that only removed parts use.
 
     Args:
         text: the script, in which comment lines with `For` and letters precede such parts: any letter is enough, but of
@@ -59,7 +59,7 @@ class Variant(NamedTuple):
         undeclared: whether all keys come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
         does: for a script with several operations, the letters of those that it needs.
         clustered: whether the server may be a cluster node.
-        told: whether somebody may have asked to be told of what expires.
+        told: whether there may be rules for events.
         lists: whether it may have to remove many elements of a list.
     """
 
@@ -144,7 +144,7 @@ def _guard() -> bytes:
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    lists = terms.lists or name == "batch"  # which has the terms of just one of its requests
+    lists = terms.lists or name == "batch"  # whose terms are those of just one of its requests
     variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told, lists=lists)
     text = _head(terms) + script(name, variant)
     if loaded:
@@ -179,7 +179,7 @@ def evaluation(
         keys: KEYS.
         arguments: the beginning of ARGV.
         tail: the rest of ARGV, as encoded bulk strings.
-        tail_count: how many.
+        tail_count: how many strings `tail` holds.
         declared: those of KEYS that the server sees; all by default.
         present: the positions of keys that must be at this node, for shared/undeclared.lua.
         loaded: whether the server has run the same script before, so that its digest is enough.

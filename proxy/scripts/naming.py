@@ -91,7 +91,7 @@ class Names:
         return b"%b%b}%b" % (self._slot, _tags()[slot(key)], key)
 
     def key(self, shadow: bytes) -> bytes | None:
-        """Return the key whose shadow has a name; None if it is not the name of a shadow."""
+        """Return the key to which the name of a shadow belongs; None if the name is not a shadow's."""
         if shadow.startswith(self._key) and shadow.endswith(b"}"):
             return shadow[len(self._key) : -1]
         if shadow.startswith(self._tagged):
@@ -119,7 +119,7 @@ class Names:
         return self.index if number is None else b"%b%b}index" % (self._in_slot, _tags()[number])
 
     def slot_of(self, index: bytes) -> int | None:
-        """Return the slot whose index has a name; None if it is not such a name."""
+        """Return the slot to which the name of an index belongs; None if the name is not an index's."""
         if index.startswith(self._in_slot) and index.endswith(b"}index"):
             return slot(index)
         return None
@@ -144,7 +144,7 @@ class Names:
         slots = self.slots
         if slots is None:
             return self.prefix + b"wait"
-        number = max(slots.owned - slots.moving, default=slots.first)  # those who move many slots begin with the first
+        number = max(slots.owned - slots.moving, default=slots.first)  # moves of many slots begin with the lowest
         return b"%b%b}wait" % (self._in_slot, _tags()[number])
 
     def declared(self, keys: Iterable[bytes]) -> list[bytes] | None:

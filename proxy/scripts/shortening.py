@@ -54,7 +54,7 @@ class Text:
         declarations: removable declarations: the name, the first position, and the position after the last.
 
     Raises:
-        ShorteningError: there is something in it that is not understood.
+        ShorteningError: the script contains unsupported syntax.
     """
 
     def __init__(self, text: str) -> None:
@@ -132,7 +132,7 @@ class Text:
                 self.declarations.append((tokens[begin], begin - 1, behind))
 
     def drop_unused(self) -> None:
-        """Remove declarations of names that are not used, and then of names that only those used."""
+        """Remove declarations of names that are not used, and then of names that only removed declarations used."""
         left, found = self.declarations, True
         while found:
             found = False
@@ -179,7 +179,7 @@ def shorten(text: str) -> str:
     """Return a script that does the same, in fewer bytes.
 
     Raises:
-        ShorteningError: there is something in it that is not understood.
+        ShorteningError: the script contains unsupported syntax.
     """
     found = Text(text)
     found.drop_unused()

@@ -22,12 +22,12 @@ class Slots:
         owned: its slots; those of its primary, if it is a replica.
         moving: the slots on their way to or from it.
         coming: the slots on their way to it.
-        surveyed: the moving slots whose keys with deadlines at the begin of the move are known.
+        surveyed: the moving slots whose keys with deadlines at the beginning of the move are known.
         first: its lowest slot; 0 if it has none.
         indexed: the slots in which there may be an index.
         changed: the slots whose index has changed, or is about to, and has not been read since.
         unread: the slots whose index must be read, because it or some keys could not be read.
-        had: the keys of departing slots that have had deadlines here since the begin of the move.
+        had: the keys of departing slots that have had deadlines here since the beginning of the move.
         sent: the keys that were sent to another node, or should have been.
     """
 

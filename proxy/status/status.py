@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from proxy import __version__
 from proxy.beats import until_beat
 from proxy.ending import end
-from proxy.outlook import Outlook
+from proxy.reporting import Reporting
 from proxy.status.judge import judge
 from proxy.status.names import visible
 from proxy.status.report import EVERY_SECONDS, History, Point, Report, Span
@@ -38,12 +38,12 @@ class StatusBoard:
     """Collects the figures.
 
     Args:
-        outlook: reports the proxy's state.
+        reporting: reports the proxy's state.
         names: whether to show names of keys.
     """
 
-    def __init__(self, outlook: Outlook, *, names: bool) -> None:
-        self._outlook = outlook
+    def __init__(self, reporting: Reporting, *, names: bool) -> None:
+        self._reporting = reporting
         self._names = names
         self._history = History(time.monotonic())
         self._made = float("-inf")  # when the figures were made, by the monotonic clock
@@ -61,7 +61,7 @@ class StatusBoard:
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(until_beat(EVERY_SECONDS))
-            reports = await self._outlook.reports(WAIT_SECONDS)
+            reports = await self._reporting.reports(WAIT_SECONDS)
             self._history.add(time.monotonic(), reports)
 
     async def gather(self) -> None:
@@ -78,9 +78,9 @@ class StatusBoard:
         loop = asyncio.get_running_loop()
         waiting: set[asyncio.Task[Any]] = set()
         if self._looking is None:
-            self._looking = loop.create_task(self._outlook.look_at_server())
+            self._looking = loop.create_task(self._reporting.look_at_server())
             waiting.add(self._looking)  # do not wait again for a look that is already late
-        reports = loop.create_task(self._outlook.reports(WAIT_SECONDS))
+        reports = loop.create_task(self._reporting.reports(WAIT_SECONDS))
         await asyncio.wait({reports, *waiting}, timeout=WAIT_SECONDS)
         told = await reports
         self._take_look()
@@ -116,8 +116,8 @@ class StatusBoard:
         whole = self._history.whole(moment, reports)
         blind = any(report.blind for report in known)
         state = judge(
-            hung=self._outlook.hung(),
-            obstacle=None if (obstacle := self._outlook.readiness.obstacle()) is None else visible(obstacle),
+            hung=self._reporting.hung(),
+            obstacle=None if (obstacle := self._reporting.readiness.obstacle()) is None else visible(obstacle),
             upstream=upstream,
             blind=blind,
             lost=0 if whole is None else whole.count("lost"),

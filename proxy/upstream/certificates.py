@@ -83,7 +83,7 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
 
 
 def _in_plain_words(error: ssl.SSLError, certificate: Path, key: Path) -> str:
-    """Return what is wrong with a certificate and its key, where OpenSSL has just a code for it."""
+    """Return what is wrong with a certificate and its key: OpenSSL has only codes for the usual mistakes."""
     if b"CERTIFICATE-----" not in certificate.read_bytes():
         return f"there is no certificate in {certificate}"
     if b"PRIVATE KEY-----" not in key.read_bytes():

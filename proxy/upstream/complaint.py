@@ -20,7 +20,7 @@ _IN_A_SCRIPT: Final = ("ACL failure in script", "can't run this command")
 
 
 def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str | None = None) -> str:
-    """Return the server, the problem and the advice.
+    """Return one line for the user: which server, what is wrong, and what to do.
 
     Args:
         upstream: the server.
@@ -42,6 +42,6 @@ def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str 
 
 
 def may_not_run(upstream: Upstream, command: str) -> str:
-    """Return the missing permission of the proxy's user for a command, in lower case; a subcommand after `|`."""
+    """Return the text that the proxy's user may not run a command, given in lower case; a subcommand follows `|`."""
     user = upstream.user.decode("utf-8", "replace") or "default"
     return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"

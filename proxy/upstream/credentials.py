@@ -80,7 +80,7 @@ class Credentials(CredentialProvider):
         return (self._user, password) if self._user else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Return the same, asynchronously for redis-py."""
+        """Like `get_credentials`, for redis-py's asynchronous connections."""
         return self.get_credentials()
 
 

@@ -40,7 +40,7 @@ _KNOWS_LIBRARIES = re.compile(rb"7\.[2-9]|([89]|\d\d)\.").match
 _POOL = 8
 
 NOT_PRIMARY = "it is a replica, and the Sentinels say that it is the primary"
-READ_ONLY = "it is a primary no more: it refuses to write"
+READ_ONLY = "it is no longer a primary: it refuses writes"
 
 PushHandler: TypeAlias = Callable[[list[Any]], Awaitable[object]]
 ListeningConnection: TypeAlias = "_TCPConnection | _UnixConnection | _TLSConnection"
@@ -112,7 +112,8 @@ class Upstream:
         """Move to another server. All work at the old one ends immediately.
 
         Args:
-            address: where it is. why: how that is known, for people.
+            address: the new server's address.
+            why: how the proxy knows, for people.
         """
         self._where.move(address, why)
 
@@ -215,7 +216,7 @@ class Upstream:
         return f"{url}{self._through}"
 
     async def itself(self) -> Upstream:
-        """Return the server behind it if it is a proxy: clients of both log in as the same users.
+        """Return the server behind this upstream if that is a proxy: clients of both log in as the same users.
 
         Raises:
             RedisError, OSError, TimeoutError: it does not answer.
@@ -333,7 +334,7 @@ class Upstream:
         """Make a RESP3 connection to a Sentinel (not connected yet).
 
         Args:
-            sentinel: where it is.
+            sentinel: its address.
             seconds: how long it may take to connect, and to answer.
             published: takes a push of a channel. Its result is returned by the read.
         """
@@ -352,7 +353,7 @@ class Upstream:
     def unnamed_connection(self) -> ListeningConnection:
         """Make a RESP2 connection that only logs in (not connected yet).
 
-        The peer may not be a Redis at all: hiredis would allocate a list of 2,000,000,000 that is only announced.
+        The peer may not be a Redis at all: hiredis would allocate a list of 2,000,000,000 as soon as it is announced.
         """
         options = self._options(2) | {"client_name": None, "db": 0, "parser_class": _AsyncRESP2Parser}
         connection: ListeningConnection = self._connection_class()(**options)

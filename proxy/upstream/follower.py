@@ -43,7 +43,7 @@ _STEADY_SECONDS: Final = 3.0
 _LONGEST_NAP: Final = 0.25
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
-_UNLIKE: Final = "it answers as no Sentinel does"
+_UNLIKE: Final = "its replies are not those of a Sentinel"
 _PUSHED: Final = object()
 _SUBSCRIBED: Final = object()
 
@@ -82,7 +82,7 @@ class Follower:
 
     @property
     def failures(self) -> dict[Address, str]:
-        """What is wrong with the others, for people."""
+        """What is wrong with each Sentinel that does not report the primary, for people."""
         return self._council.failures
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Follower:
             self._say_whether_at_odds(council.are_at_odds(now))
         if primary is None:
             if council.all_asked and self._upstream.stay.address is None:
-                # If they only disagree, that is soon decided.
+                # Sentinels that only disagree are soon decided between.
                 self._upstream.not_found(council.missing or "", tried=not council.reports)
         elif primary not in (before, self._upstream.stay.address):
             self._upstream.move(primary, council.reason)
@@ -295,7 +295,7 @@ class _Line:
     async def _pushed(self, push: list[Any]) -> object:
         if push[0] == b"subscribe":
             return _SUBSCRIBED
-        # Only a reason to ask: the message may be old, and does not tell its epoch.
+        # Only a reason to ask: the message may be old, and contains no epoch.
         if push[0] == b"message" and push[1] == SWITCH:
             self._follower.ask()
         elif push[0] == b"message" and push[1] == PROMOTED:

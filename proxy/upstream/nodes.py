@@ -40,7 +40,7 @@ def myself(reply: bytes) -> Node:
     lines = _lines(reply)
     own = next((words for words in lines if b"myself" in words[2].split(b",")), None)
     if own is None:
-        raise ValueError("CLUSTER NODES does not tell which node it is")
+        raise ValueError("CLUSTER NODES does not say which node it is")
     primary = own[3] == b"-"
     slots = _slots(own[8:])
     if not primary:
@@ -50,7 +50,7 @@ def myself(reply: bytes) -> Node:
 
 
 def primaries(reply: bytes, *, by_name: bool = False) -> list[Node]:
-    """Read the owners of slots from the reply to `CLUSTER NODES`; each node tells only its own moving slots.
+    """Read the owners of slots from the reply to `CLUSTER NODES`; each node reports only its own moving slots.
 
     Args:
         reply: the reply.

@@ -5,8 +5,8 @@ Its tests: tests/test_sentinel_decisions.py.
 Every Sentinel reports the primary with the number of the last failover that it knows (its configuration epoch). As
 among Sentinels, the highest number wins: a Sentinel that was cut off names the old primary. Only a majority of all
 Sentinels that names another primary for a while overrules the highest number: after a failover all know of it within
-seconds, so either they have been set up anew and count from zero again, or the one with the number is not one of
-theirs.
+seconds, so either they have been set up anew and count from zero again, or the Sentinel with the highest number
+is not one of theirs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_report(about: Any, address: Any, primary: str) -> Report:
         primary: the name of the primary.
 
     Raises:
-        SentinelError: they tell no address.
+        SentinelError: the replies contain no address.
     """
     if isinstance(address, ResponseError):
         text = " ".join(str(address).split())
@@ -83,7 +83,7 @@ def read_report(about: Any, address: Any, primary: str) -> Report:
     words = address if isinstance(address, list) else []
     found = _address(*words) if len(words) == 2 else None
     if found is None:
-        raise SentinelError("it tells no address of the primary")
+        raise SentinelError("it gives no address of the primary")
     return Report(found, _epoch(about))
 
 
@@ -136,7 +136,7 @@ class Council:
         self._sentinels = sentinels
         self._said: dict[Address, _Said] = {}
         self._epoch = 0
-        self._since: float | None = None  # when the first report came
+        self._since: float | None = None  # when the first report arrived
         self._split: float | None = None  # since when they disagree
         self._overruled: set[Address] = set()  # the Sentinels that a majority has overruled
 
@@ -159,7 +159,7 @@ class Council:
             return f"the Sentinels disagree: {self.names}"
         if not self.failures:
             return "no Sentinel has answered yet"
-        return "no Sentinel tells the primary: " + "; ".join(f"{where}: {why}" for where, why in self.failures.items())
+        return "no Sentinel names the primary: " + "; ".join(f"{where}: {why}" for where, why in self.failures.items())
 
     @property
     def names(self) -> str:
@@ -239,7 +239,7 @@ class Council:
             self.primary, self.reason = address, reason
 
     def _is_steady(self, most: Address, best: Address) -> bool:
-        """Return whether a majority has named one server for long enough after others named another."""
+        """Return whether a majority has named `most` for `STEADY_SECONDS` since others named `best`."""
         against = min(
             said.since
             for sentinel, said in self._said.items()

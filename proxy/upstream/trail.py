@@ -35,7 +35,7 @@ class Trail:
 
     Attributes:
         met: set when the proxy's own name has come back.
-        heard: called when another proxy's name has come that must be forwarded.
+        heard: called when another proxy's name has arrived, which must be forwarded.
     """
 
     def __init__(self, name: str) -> None:

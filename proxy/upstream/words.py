@@ -20,7 +20,7 @@ REACH: Final = "check the address, and that the server runs"
 
 
 CLIENT_NAME: Final = "expiremember-proxy"
-"""The proxy's name, for servers and in front of its own errors."""
+"""The proxy's name, in CLIENT LIST and at the start of its own errors."""
 
 
 EMBEDDED_BEHIND: Final = "its server is embedded, for that proxy alone: set upstream to another server"

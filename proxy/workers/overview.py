@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from proxy.metrics.table import DECLARATIONS, Metric, Sample
 from proxy.notify import Notifier
-from proxy.outlook import Outlook
+from proxy.reporting import Reporting
 from proxy.status.report import Report
 from proxy.workers.board import Board
 from proxy.workers.process import WorkerProcess
@@ -25,7 +25,7 @@ LOOK_SECONDS: Final = 5.0
 """Time limit for a worker to query the server."""
 
 
-class Overview(Outlook):
+class Overview(Reporting):
     """Reports to systemd and the admin port on behalf of all workers.
 
     Args:

@@ -93,7 +93,7 @@ class Supervisor:
             upstream: the upstream server.
             url: its address.
             listeners: for each worker, its listening sockets; closed here once the workers have them.
-            shared: the descriptor of the shared memory of `board`; closed likewise.
+            shared: the descriptor of the shared memory of `board`; closed here too.
 
         Returns:
             Whether all workers ended without failure.
@@ -212,7 +212,7 @@ class Supervisor:
         elif status == 0 and self._draining:
             return
         elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
-            self._signals.stop.set()  # ended by the supervisor's signal before it could report it
+            self._signals.stop.set()  # a signal that stops the proxy ended it before it could report that
         elif not (status == 0 and self._signals.stop.is_set()):
             self._fail()
             log.error("worker exited", worker=worker.number, status=status)

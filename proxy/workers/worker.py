@@ -29,7 +29,7 @@ from proxy.listen.files import raise_file_limit
 from proxy.listen.listener import client_limit
 from proxy.loop import Loop
 from proxy.notify import Notifier
-from proxy.outlook import Outlook
+from proxy.reporting import Reporting
 from proxy.server import Place, Server
 from proxy.settings import Settings, SettingsError
 from proxy.signals import TO_STOP, Signals
@@ -64,7 +64,7 @@ _TAKEN_SECONDS: Final = 2.0
 _ALL: Final = object()
 
 
-class WorkerOutlook(Outlook):
+class WorkerReporting(Reporting):
     """Reports a worker's state to the supervisor.
 
     Args:
@@ -161,30 +161,30 @@ async def _serve() -> int:
     structlog.contextvars.bind_contextvars(worker=assignment.worker)
     _end_without_supervisor(settings.shutdown_timeout + GRACE)
     board = Board(assignment.board, assignment.workers)
-    outlook = WorkerOutlook(assignment.worker, writer)
+    reporting = WorkerReporting(assignment.worker, writer)
     signals = Signals()
-    _pass_signals_on(outlook, signals)
+    _pass_signals_on(reporting, signals)
     tasks = [asyncio.create_task(_beat(board, assignment.worker - 1))]
     alone = asyncio.Event()
     if not assignment.patient:
         alone.set()
-    tasks.append(asyncio.create_task(_obey(reader, outlook, signals, alone)))
+    tasks.append(asyncio.create_task(_obey(reader, reporting, signals, alone)))
     try:
         files = raise_file_limit()
         server = Server(
             settings,
             Upstream(settings, assignment.upstream),
             files,
-            outlook,
+            reporting,
             _place(assignment, settings, board, client_limit(settings.max_clients, files), alone),
         )
         await server.run(signals)
     except SettingsError as error:
-        outlook.tell(News.UNUSABLE, str(error))
+        reporting.tell(News.UNUSABLE, str(error))
         return 2
     finally:
         await end(tasks)
-        await outlook.close()
+        await reporting.close()
     return 0
 
 
@@ -207,11 +207,11 @@ def _adopt(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _pass_signals_on(outlook: WorkerOutlook, signals: Signals) -> None:
+def _pass_signals_on(reporting: WorkerReporting, signals: Signals) -> None:
     """Forward stop signals to the supervisor, so that they stop the whole proxy."""
     loop = asyncio.get_running_loop()
     for number in TO_STOP:
-        loop.add_signal_handler(number, outlook.tell, News.STOP)
+        loop.add_signal_handler(number, reporting.tell, News.STOP)
     loop.add_signal_handler(signal.SIGHUP, lambda: signals.reload())
     release()
 
@@ -222,7 +222,9 @@ async def _beat(board: Board, worker: int) -> None:
         await asyncio.sleep(BEAT_SECONDS)
 
 
-async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: Signals, alone: asyncio.Event) -> None:
+async def _obey(
+    reader: asyncio.StreamReader, reporting: WorkerReporting, signals: Signals, alone: asyncio.Event
+) -> None:
     """Carry out the supervisor's orders; stop when it has ended."""
     try:
         while line := await reader.readline():
@@ -235,11 +237,11 @@ async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: S
             elif order is Order.RELOAD:
                 signals.reload()
             elif order is Order.METRICS:
-                outlook.tell_metrics()
+                reporting.tell_metrics()
             elif order is Order.REPORT:
-                outlook.tell(News.REPORT, report_of(outlook.metrics).pack())
+                reporting.tell(News.REPORT, report_of(reporting.metrics).pack())
             else:
-                outlook.tell_look()
+                reporting.tell_look()
     except OSError:
         pass  # the supervisor has ended
     if not signals.stop.is_set():
@@ -248,7 +250,7 @@ async def _obey(reader: asyncio.StreamReader, outlook: WorkerOutlook, signals: S
 
 
 def _end_without_supervisor(seconds: float) -> None:
-    """Exit so many seconds after the supervisor has ended, even if the event loop hangs."""
+    """Exit a number of seconds after the supervisor has ended, even if the event loop hangs."""
     watched = os.dup(_CHANNEL)
 
     def watch() -> None:

@@ -1,28 +1,26 @@
 -- Runs many requests on members, of any forms, in order; each behaves as it would alone.
 -- uses: has, index, now, discard, overdue, passed, settle, void, alive, each, fits, need
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: three bytes for each run of requests of one form for one key: the numbers of the form and of the key, and how many
---   requests there are; the forms; then the arguments of each request in turn. A form is, in six words: what it does, the
---   command or a unit in milliseconds, how many arguments a request has, and positions among them of the first member and of
---   the last, and the step between them. What it does:
+-- ARGV: for each run of requests of one form for one key three bytes: the numbers of the form, the key and the requests; the
+--   forms; then the arguments of each request in turn. A form has six words: a letter; the command, or a unit in
+--   milliseconds; how many arguments a request has; the positions among them of the first and the last member; the step
+--   between members. The letters:
 --   a  the command adds members; A: its reply has a type of RESP3
 --   o  the command does nothing to members, and its key has no deadlines
 --   r  the command removes members
---   e  gives a member a deadline, so many units from now on, more than none; the positions are those of the member and of
---      the time
---   E  the same for a command of another dialect (expire_members.lua); in the place of the step the number of its types
---   W  a command writes a member, which gets a deadline, as with E (set_members.lua): behind the command's arguments comes in
---      how many milliseconds. In the place of the step 1 if the reply is the command's, 2 if it is 1 for "done"
+--   e  gives a member a deadline, one unit or more from now; the positions are those of the member and the time
+--   E  the same for a command of another dialect (expire_members.lua); instead of the step the index of its types in `types`
+--   W  a command writes a member, which gets a deadline as with E (set_members.lua): the milliseconds follow the command's
+--      arguments. Instead of the step 1 if the reply is the command's, 2 if it is 1 for "done"
 --   p  drops a member's deadline
---   t  tells how long a member has still to live, in units
--- Result: each request's own; in front of them the number of a key whose list is so long that its members had better be
---   looked for one by one
+--   t  returns the time that a member has left to live, in units
+-- Result: each request's own; before them, if there is one, the number of a key whose list is so long that no script should
+--   look for many members in it
 -- Complexity: O(log n) for each member, beside the requests' own (O(n) more for a list)
 local index, moment = KEYS[1], now()
--- What is known of a key: its type; its earliest deadline or a lower bound of it, false where it has none, nil if that has
--- to be looked up. `lower`: its new earliest deadline; `stale`: its place in the index is to be found anew. Both are
--- written in the end, once for each key.
--- `added`: a member that has just been added.
+-- By the number of a key: `kinds`: its type; `firsts`: its earliest deadline or a lower bound, false for none, nil if not
+-- looked up yet; `lower`: earliest deadline to write to the index; `stale`: read the earliest deadline from the shadow again
+-- before writing; `added`: a member that has just been added. The index is written at the end, once for each key.
 local kinds, firsts, lower, stale, added, long = {}, {}, {}, {}, {}, nil
 local work, proper = {}, {set = true, hash = true, zset = true, list = true}
 local function forget_key(number)
@@ -56,7 +54,7 @@ local function settle_key(number)
   return earliest_of(number)
 end
 -- For eEp; uses: discard, overdue, passed
--- Of members that are due, those that go.
+-- Removes due members; returns the positions of those that are gone.
 local function passed_of(number, members, scores)
   local gone = passed_each(KEYS[2 * number], KEYS[2 * number + 1], index, members, scores, moment)
   if next(gone) then forget_key(number) end
@@ -82,7 +80,7 @@ local function there(number, kind, key, members)
   return {has(kind, key, members[1])}
 end
 -- For aAW; uses: overdue
--- Gives, as keys, the members that stay and whose deadlines end when they are written over (expire_members.lua).
+-- Returns, as keys, present members whose deadlines end when they are overwritten (expire_members.lua).
 local function void_absent(number, key, shadow, form, first, count)
   local kind = kind_of(number)
   if kind == 'none' or kind == 'string' then return drop_key(number) end
@@ -192,18 +190,18 @@ function work.r(replies, number, form, first, count)
       new[#new + 1] = timed[place]
     end
   end
-  -- Where there is no memory left for them, one by one: see void.
+  -- When out of memory, void them one by one: see void.
   if new[1] and failed(redis.pcall('zadd', shadow, unpack(new))) then
     for place = 2, #new, 2 do void(kind, key, shadow, new[place]) end
   end
 end
 -- For eEW; uses: 
--- Sets deadlines, each in front of its member, the earliest of which is `least`. Returns the error if that fails.
+-- Sets deadlines, each followed by its member; the earliest is `least`. Returns the error if that fails.
 local function set_deadlines(number, least, ...)
   local earliest, size = earliest_of(number), select('#', ...)
   local count_new = redis.pcall('zadd', KEYS[2 * number + 1], ...)
   if failed(count_new) then return {err = told(count_new.err, 'zadd')} end
-  -- What had a deadline may have had the earliest one, or has got several here.
+  -- A member that had a deadline may have had the earliest one, or has got several here.
   if 2 * count_new < size and not (size == 2 and earliest and least < earliest) then stale[number] = true end
   if not earliest or least < earliest then lower[number], firsts[number] = least, least end
 end
@@ -241,7 +239,7 @@ function work.e(replies, number, form, first, count)
   for place = 1, count do members[place] = ARGV[at + (place - 1) * width] end
   local each = only and only == added[number] and {true} or there(number, kind, key, members)
   if earliest and earliest <= moment then
-    -- What has expired while the requests were under way is there no more.
+    -- Members that have expired while the requests were under way are gone.
     for place in pairs(passed_of(number, members, score_each(shadow, members))) do each[place] = false end
     earliest = earliest_of(number)
   end
@@ -266,8 +264,8 @@ function work.e(replies, number, form, first, count)
 end
 work.E = work.e
 -- For W; uses: fits, need
--- Fails before any change if the user may not do all that a deadline needs, as set_members.lua does. For further keys, which
--- the server has checked as those of the script, it is enough to ask for what must not fail behind the write.
+-- Fails before any change if the user lacks a permission that a deadline needs, as set_members.lua does. The server has
+-- checked all keys of the script, so for further keys only the command that must not fail after the write is checked.
 local function make_sure(number, form, first)
   local key, shadow, member, sure = KEYS[2 * number], KEYS[2 * number + 1], ARGV[first], form.sure
   if sure[number] then return end
@@ -293,7 +291,7 @@ function work.W(replies, number, form, first, count)
   if earliest and misfits(replies, number, form, size, count) then return end
   make_sure(number, form, first)
   work.a(replies, number, form, first, count)
-  -- The type matters more than what else the server says to a write.
+  -- An error about the type takes precedence over the server's other errors.
   if failed(replies[size + 1]) and misfits(replies, number, form, size, count) then return end
   local new, last, least = {}, 0, nil
   for position = first, first + (count - 1) * form.width, form.width do
@@ -352,7 +350,7 @@ function work.t(replies, number, form, first, count)
       left = -2
     elseif scores and proper[kind] then
       local deadline = tonumber(scores[place] or nil)
-      -- A void one (void_page.lua) tells how long the member would have had.
+      -- A void deadline (void_page.lua) shows how long the member would have had.
       if deadline and deadline < 0 then deadline = not has(kind, key, ARGV[first + place - 1]) and math.floor(-deadline) end
       left = deadline and deadline > moment and math.floor((math.ceil(deadline) - moment + unit / 2) / unit) or -1
     end
@@ -379,7 +377,7 @@ for position = 2, #KEYS, 2 do
   place = place + 1
   keys[place] = KEYS[position]
 end
--- A key that the index does not name has no shadow, unless somebody has spoilt the index.
+-- A key that is not in the index has no shadow, unless the index is damaged.
 local found, missing = redis.pcall('zmscore', index, unpack(keys)), {}
 if not failed(found) then
   for number, score in ipairs(found) do

@@ -1,7 +1,7 @@
 -- Runs HINCRBY as add.lua does, and returns a status instead of the integer: as a Lua number it would lose digits.
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
+-- ARGV: as one argument the positions in ARGV of the first and last member and the step; the client's request
 -- Result: the request's own, as a status
 -- Complexity: O(log n), beside the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]

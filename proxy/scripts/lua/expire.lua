@@ -1,9 +1,9 @@
 -- Gives a member a deadline; one in the past removes the member at once.
 -- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
--- ARGV: member; in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the
---   error of a time that does not fit, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen
---   to what is due in the key (clear_front.lua) ' cleared' behind it
+-- ARGV: member; as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's name,
+--   for the error about a time out of range; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a
+--   transaction that has removed due members (clear_front.lua)
 -- What it does: x with a condition; d where the deadline may have passed
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)

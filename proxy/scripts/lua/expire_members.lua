@@ -1,12 +1,12 @@
 -- Gives members of a key a deadline; one in the past removes them at once. Overwriting a member drops such a deadline
 -- (shared/renew.lua), so it is marked: it is stored half a millisecond early, which a clock of whole milliseconds does
--- not notice. A quarter for the command for several types, which no server has itself (shared/hand_over.lua).
+-- not notice; a quarter early by the command for several types, which no server has itself (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, need, settle, alive, each, fits
 -- KEYS: key, its shadow, the index
--- ARGV: in one, with spaces between: milliseconds, 'relative' (to now) or 'absolute', the command's name for the error of a
---   time that does not fit, the latest deadline, the possible types of the key, the result for a member that is
---   removed, and the condition NX, XX, GT, LT, XXGT, XXLT or ''; in a transaction that has seen to what is due in the key
---   (clear_front.lua) ' cleared' after it; then the members
+-- ARGV: as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's name, for the
+--   error about a time out of range; the latest deadline; the possible types of the key; the result for a member that is
+--   removed; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a transaction that has removed due
+--   members (clear_front.lua). Then the members
 -- What it does: 1 of one member; n of several; x with a condition; d where the deadline may have passed
 -- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
 --   for another type
@@ -18,8 +18,8 @@ cleared = cleared ~= ''
 local kind, replies, nothing_due = call('type', key).ok, {}, false
 local there = kind ~= 'none'
 -- For 1
--- Shorter than for several, as a server hashes a script's text at each EVAL: if so many are due, some 500 are removed
--- (of a list ten, as each is a scan).
+-- A shorter form for one member, because the server hashes the script's text at each EVAL. For a key of another type it
+-- removes at most 500 due members (10 of a list, where each costs a scan).
 if #ARGV == 2 and there and not fits(kind, wanted) then
   local due = not cleared
     and redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, kind == 'list' and 10 or 500) or {}
@@ -87,7 +87,7 @@ if #ARGV == 2 then
 end
 -- For n
 local plain = nothing_due and condition == '' and not removes
--- Gives the state of a member that is there: its deadline, true for none, false if it has passed.
+-- Returns the state of a member that is there: its deadline, true for none, false if it has passed.
 local function found(member, stored)
   stored = tonumber(stored or nil)
   if not stored then return true end

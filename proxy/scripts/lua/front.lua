@@ -4,9 +4,9 @@
 -- sweeper does the rest. Nothing is removed if the database has rules for events.
 -- Alone: nothing is put in front of it or behind it, except at a cluster node; `call` is redis.call
 -- KEYS: the index, the rules for events, then each key followed by its shadow
--- ARGV: how many deadlines of a key to look at at most; how many due ones; how many ms to look ahead for those that will be;
---   of how many of the keys, which come first, to void
--- Result: how many deadlines are looked at of the key that has most, and how many are due soon; how many members have gone
+-- ARGV: maximum number of deadlines to check for each key; maximum number of due ones; how many ms to look ahead for those
+--   due soon; of how many keys, from the first on, to void deadlines
+-- Result: the most deadlines checked for a key; the most due soon for a key; how many members were removed
 -- Complexity: O(k + n log n) for k keys and n deadlines in all (O(n m) for a list of m)
 local looks = {set = 'sismember', hash = 'hexists', zset = 'zscore', list = 'lpos'}
 local removes = {set = 'srem', hash = 'hdel', zset = 'zrem'}

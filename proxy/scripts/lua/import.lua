@@ -3,11 +3,11 @@
 -- uses: has, index, now, discard, mend, need
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; set, look or compare; then for each key: when it expires in Unix ms (0: never), how many members,
---   and for each member: the member, its deadline in Unix ms, and '' or, behind a '=', another member that would be
---   meant just as well if it is there
--- Result: for each member a letter: s set (to be set; the same), r had passed: removed (to be removed), p had passed, and it
---   had gone, k no such key, m no such member, t another type, a either of two members may be meant, d it differs; '' if
---   there is no such database
+--   and for each member: the member, its deadline in Unix ms, and '' or, after a '=', another member that could be
+--   meant just as well if it exists
+-- Result: for each member a letter: s set (to be set; the same), r had passed: removed (to be removed), p had passed, and
+--   the member is gone, k no such key, m no such member, t another type, a either of two members may be meant, d it
+--   differs; '' if there is no such database
 -- Complexity: O(log n) for each member
 local moment, exactly = clock()
 local index, mode, letters, place = KEYS[1], ARGV[2], {}, 3

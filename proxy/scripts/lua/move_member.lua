@@ -26,7 +26,7 @@ local function expire(key, shadow)
   return true
 end
 if not few then
-  -- Behind one at the end of a list may be another.
+  -- Next to a due element at the end of a list may be another.
   local tries = 0
   while expire(source, left) and ARGV[1] == 'end' and tries < 100 do
     member, tries = named(), tries + 1

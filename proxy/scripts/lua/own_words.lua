@@ -3,9 +3,8 @@
 -- TTLs (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, hand_over, run
 -- KEYS: key, its shadow, the index
--- ARGV: in one, of one that sets fields their positions in ARGV, the first, the last, and the step between them, else
---   nothing; behind them ' cleared' in a transaction that has removed due members (clear_front.lua); then the
---   client's request
+-- ARGV: as one argument, for a command that sets fields, the positions in ARGV of the first and last field and the step;
+--   then ' cleared' in a transaction that has removed due members (clear_front.lua). Then the client's request
 -- Result: the request's own
 -- Complexity: the request's own, beside O(log n) for each of its words, and for each member that is due
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]

@@ -1,8 +1,8 @@
 -- Drops the deadlines of members of a key.
 -- uses: has, index, now, discard, overdue, passed, need, alive, each, fits
 -- KEYS: key, its shadow, the index
--- ARGV: the possible types of the key, and in a transaction that has removed due members (clear_front.lua)
---   ' cleared' after it; then the members
+-- ARGV: as one argument, the possible types of the key, then ' cleared' in a transaction that has removed due members
+--   (clear_front.lua). Then the members
 -- Result: for each member -2 no such key or member; -1 it has no deadline; 1 dropped; an error for another type
 -- Complexity: O(log n) for each member (a list of n is read for 500 of them)
 local wanted, cleared = ARGV[1]:match('(%S+)(.*)')

@@ -1,7 +1,7 @@
 -- Runs a command that removes members, and voids the deadlines of removed ones.
 -- uses: has, index, now, discard, overdue, passed, settle, void, run
 -- KEYS: key, its shadow, the index
--- ARGV: positions in ARGV of the first member and of the last, and the step between them, in one; the client's request
+-- ARGV: as one argument the positions in ARGV of the first and last member and the step; the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]

@@ -1,7 +1,7 @@
 -- Sets the rule for events of one pattern, replacing an existing one; or removes it.
 -- uses: mend
 -- KEYS: the rules for events
--- ARGV: the database; the rule, or '' to remove it; how rules of the pattern end up to their stream: its size, ':' and it;
+-- ARGV: the database; the rule, or '' to remove it; the pattern as it stands in rules: its size, ':' and the pattern;
 --   how many rules there may be
 -- Result: how many there were of the pattern; -1 if there are too many already; -2 if the database does not exist
 -- Complexity: O(r) for r rules

@@ -5,7 +5,7 @@
 -- Result: the next cursor; the members, each with its deadline in Unix ms; an error for a type that has no members
 -- Reads only
 -- Complexity: O(count log n) for each call; a list of n is read once, O(n + count), or, for up to 24, each is looked for,
---   O(n). Of a list of more than 100,000 elements only so many are looked at that others do not wait for long.
+--   O(n). For a list of more than 100,000 elements a call returns few members, so that others do not wait long.
 local key, shadow, moment, found = KEYS[1], KEYS[2], now(), {}
 local kind = call('type', key).ok
 if kind == 'none' or not alive(kind, key, shadow, moment) then return {'0', found} end
@@ -13,11 +13,11 @@ if not fits(kind, 'hash|set|zset|list') then return misfit('hash|set|zset|list')
 local options, length, searched = {unpack(ARGV)}, kind == 'list', nil
 if length then
   length = may('llen', key) and redis.pcall('llen', key)
-  if type(length) ~= 'number' then length = 1000000 end  -- the user may not ask
+  if type(length) ~= 'number' then length = 1000000 end  -- the user may not run LLEN: treat it as a long list
 end
--- ZSCAN returns few deadlines all at once, whatever COUNT is. If these are too many for a long list, they are returned
--- in hash order, and the cursor, larger than any of ZSCAN's, is the last one's hash. If they have become many
--- meanwhile, ZSCAN starts again.
+-- ZSCAN returns a small shadow whole, whatever COUNT is. If that is too much for a long list, members are returned in
+-- order of their hashes, and the cursor is the last one's hash, which is larger than any cursor of ZSCAN. If the shadow
+-- has grown meanwhile, ZSCAN starts again.
 local BEYOND, FEW, after, most = 4503599627370496, 1000, 0, math.huge
 local function hashed(member) return BEYOND + tonumber(redis.sha1hex(member):sub(1, 12), 16) end
 if length and #options[1] <= 16 and options[1]:match('^%d+$') and tonumber(options[1]) >= BEYOND then
@@ -25,7 +25,7 @@ if length and #options[1] <= 16 and options[1]:match('^%d+$') and tonumber(optio
   options[1] = '0'
 end
 if length and (length > 100000 or not may('lrange', key, 0, 0)) then
-  -- The last COUNT is what ZSCAN heeds.
+  -- ZSCAN uses the last COUNT.
   local asked = 10
   for place = 2, #options - 1 do
     if options[place]:lower() == 'count' then asked = tonumber(options[place + 1]) or asked end
@@ -59,7 +59,7 @@ if after > 0 or #members > most and further == '0' and options[1] == '0' then
   end
   members, deadlines = some, theirs
 end
--- LPOS compares some 20 elements or more in the time that it takes a script to read one.
+-- LPOS compares 20 elements or more in the time in which a script reads one.
 if length and #members <= 24 and may('lpos', key, '') then
   searched = {}
   for place, member in ipairs(members) do
@@ -68,7 +68,7 @@ if length and #members <= 24 and may('lpos', key, '') then
     searched[place] = where ~= false
   end
 end
--- A list is read for all of them at once.
+-- A list is read once for all members.
 for first = 1, #members, length and math.max(1, #members) or 500 do
   local some = length and members or {unpack(members, first, math.min(first + 499, #members))}
   for place, there in ipairs(searched or has_each(kind, key, some)) do

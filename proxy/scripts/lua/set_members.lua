@@ -1,12 +1,12 @@
 -- Sets fields of a hash, or adds members to a set, and sets their deadlines (HSETEX, SADDEX).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, need, alive, fits
 -- KEYS: key, its shadow, the index
--- ARGV: in one, with spaces between: milliseconds, or 'keep' lifetimes, or 'none' (they end); 'relative' (to now) or
---   'absolute'; the command's name for the error of a time that does not fit; the latest deadline; 'hash' or 'set'; 'done' or
---   'count'; NX or XX for the key, and NX or XX for all of the members, '-' for neither; in a transaction that has seen to
---   what is due in the key (clear_front.lua) ' cleared' after it; then the members, those of a hash each with its value
--- Result: done: 1; 0 a condition does not hold. count: how many members are new; of members that are there NX leaves the
---   lifetimes as they are. An error for another type
+-- ARGV: as one argument, separated by spaces: milliseconds, 'keep' to keep deadlines or 'none' to drop them; 'relative' (to
+--   now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'hash' or 'set';
+--   'done' or 'count'; NX or XX for the key, and NX or XX for all members, '-' for neither; then ' cleared' in a
+--   transaction that has removed due members (clear_front.lua). Then the members, those of a hash each with its value
+-- Result: done: 1; 0 a condition does not hold. count: how many members are new; with NX, members that were there keep
+--   their deadlines. An error for another type
 -- Complexity: O(log n) for each member
 local term, mode, name, latest, wanted, what, of_key, condition, cleared =
   ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)(.*)')

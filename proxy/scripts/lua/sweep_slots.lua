@@ -2,7 +2,7 @@
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: the database; maximum number of members to remove
--- Result: as sweep.lua's; in the place of the earliest deadline -1 for a key that the node does not have, or tells nothing of
+-- Result: as sweep.lua's; instead of the earliest deadline -1 for a key that the node cannot serve
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = clock()
 local room, left, members = tonumber(ARGV[2]), {}, 0

@@ -1,9 +1,9 @@
 -- Returns the time left until deadlines of a key's members, or the deadlines.
 -- uses: has, now, alive, each, fits
 -- KEYS: key, its shadow
--- ARGV: in one, with spaces between: the possible types of the key, 'left' (from now on) or 'at' (since 1970),
---   the unit of the result in milliseconds, what is added before the rest of a unit is dropped, the result for a member that
---   is not there, and 'each' or 'one' (member, and a result that is no array); then the members
+-- ARGV: as one argument, separated by spaces: the possible types of the key; 'left' (from now on) or 'at' (since 1970);
+--   the unit of the result in milliseconds; the milliseconds to add before rounding down; the result for a member that is
+--   not there; 'each' or 'one' (one member, and a result that is no array). Then the members
 -- Result: for each member -2 no such key; -1 no deadline; else the time; an error for another type
 -- Reads only
 -- Complexity: O(1) for each member (O(log n) in a sorted set; a list of n is read for 500 of them)
@@ -23,7 +23,7 @@ for first = 2, #ARGV, 500 do
     elseif not each[place] then
       reply = tonumber(missing)
     elseif deadline and deadline > 0 then
-      -- A whole number of milliseconds, less a half where a dialect has set it (expire_members.lua).
+      -- A whole number of milliseconds, less a half if a dialect has set it (expire_members.lua).
       deadline = math.ceil(deadline)
       reply = tonumber(missing)
       if deadline > moment then

@@ -2,9 +2,9 @@
 -- without a shadow in a database costs one read there and no write.
 -- uses: has, index, void
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: how much to look at at most, about; 1 to keep what TTL tells of the members, as the server may yet refuse to add
---   them, else 0; where to go on: which of the keys (from 1), which of the databases (from 1), the cursor of ZSCAN
---   (1 1 0 to begin); how many databases; the databases ('' for the one that the connection is in); then for each key
+-- ARGV: about how much to check at most; 1 to keep what TTL shows for the members, as the server may still refuse to add
+--   them, else 0; where to go on: the number of the key, the number of the database, the cursor of ZSCAN (1 1 0 to
+--   begin); how many databases; the databases ('' for the one that the connection is in); then for each key
 --   how many members, and the members (-1 and none: all that have deadlines)
 -- Result: where to go on: key, database, cursor; nothing at the end
 -- Complexity: O(d k) for d databases and k keys, O(log n) for each member (O(n) for a list); bounded by the first of ARGV

@@ -5,15 +5,15 @@
 -- list never has an element that nobody put there, even if the script is killed. The first is removed before: when out
 -- of memory the server allows an LSET only after a removal.
 -- Between two calls others may change the list. The part already done has no due elements: if its last `WINDOW`
--- elements are unchanged, and the list is not shorter, none has been skipped. If the list keeps changing the walk goes
--- on all the same, and at its end each deadline is removed with the remaining occurrences of its element.
+-- elements are unchanged, and the list is not shorter, none has been skipped. If the list keeps changing, the walk
+-- goes on and may skip elements (mark ''); its end then also removes what is left of each due element.
 -- uses: index, now, need, glob, discard, lapse
 -- KEYS: key, its shadow, the index
--- ARGV: the database; how many elements to look at; the moment of the deadlines that the walk sees to, 0 to begin; how many
---   elements it has left behind it, -1 at its end; the mark of how it has left the list, '' to go on whatever has
+-- ARGV: the database; how many elements to look at; the time until which deadlines count as due, 0 to begin; how
+--   many elements the walk has passed, -1 at its end; the mark of the list as the walk left it, '' to go on whatever has
 --   changed
 -- Result: the clock in µs; the third to the fifth of ARGV for the next call, the second of them -2 when nothing is left to
---   do; how many members have gone, one that stands in two parts counted twice
+--   do; how many members were removed, counting one that occurs in two parts twice
 -- Complexity: O(n) for n elements, of which nearly all are just walked over, and O(w log n) for the w that are looked at
 local WINDOW, COMPARED = 500, 1000000
 local moment, exactly = clock()

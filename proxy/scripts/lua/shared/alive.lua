@@ -1,4 +1,4 @@
--- Tells whether a key has a member that is not due: for clients, due members do not exist, nor a key with only those.
+-- Returns whether a key has a member that is not due: a key with only due members does not exist for clients.
 -- Checks a thousand due members, and a thousand elements of a list. Needs has before it. O(log n) if none is due, and
 -- for each that is.
 local function alive(kind, key, shadow, moment)
@@ -6,7 +6,7 @@ local function alive(kind, key, shadow, moment)
   local count = ({set = 'scard', hash = 'hlen', zset = 'zcard', list = 'llen'})[kind]
   if not due[1] or not count then return true end
   local size = redis.pcall(count, key)
-  if type(size) ~= 'number' then return true end  -- the user may not ask
+  if type(size) ~= 'number' then return true end  -- the user may not run the command
   if kind == 'list' then
     local passed = {}
     for _, element in ipairs(due) do passed[element] = true end

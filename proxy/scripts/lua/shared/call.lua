@@ -7,7 +7,7 @@ local function far(text)
 end
 -- For all
 local function told(err, name)
-  -- Redis 6.2 puts the line in front of some errors, and a minus and a line's end around them.
+  -- Redis 6.2 puts the script's line in front of some errors, and a minus and a line break around them.
   local place, text = err:match('^(@user_script: %d+: )%-?(.-)%s*$')
   text = text or err
   -- For c

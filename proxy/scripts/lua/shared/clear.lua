@@ -1,17 +1,15 @@
 -- Removes, from one key, members whose deadline has passed, and void deadlines that have passed.
--- kind: the reply of TYPE; gone: whether its deadlines are void already; room: how many to remove at most;
--- strict: as of `lapse`. Gives the
--- key's earliest deadline afterwards, the room that is left, and how many members there were. Nothing is written where
--- nothing went: without memory to spare the server allows no write but after a removal. O(log n) for each removed (O(n)
--- for each from a list).
--- walks: whether a list of which much is due may be left to weed.lua; it is put into `heavy` then. Of another one so few
--- elements go at once that others wait some 10 ms, and no room is left. (Who does not come again has all removed.)
+-- kind: the reply of TYPE; gone: whether all its deadlines are void; room: maximum number to remove; strict: as in `lapse`.
+-- walks: whether the caller comes again for the rest. Then a list with many due elements is added to `heavy`, for weed.lua;
+-- of other lists so few elements are removed at once that others wait some 10 ms, and no room is left.
+-- Returns the key's earliest deadline afterwards, the room that is left, and how many members there were. Writes only after
+-- a removal: when out of memory the server allows no other write. O(log n) for each removed (O(n) for each from a list).
 local heavy = {}
 local function may_walk(key)
   if redis.acl_check_cmd then
     return redis.acl_check_cmd('lrange', key, 0, 0) and redis.acl_check_cmd('lset', key, 0, '')
   end
-  -- Redis before 7.0 has to be seen doing it: this changes nothing.
+  -- On Redis before 7.0 the only test is to run it: this changes nothing.
   local first = redis.pcall('lrange', key, 0, 0)
   return not failed(first) and not failed(redis.pcall('lset', key, 0, first[1]))
 end
@@ -30,7 +28,7 @@ local function clear(kind, key, shadow, index, moment, gone, room, strict, walks
     local due = call('zrangebyscore', shadow, 0, moment, 'limit', 0, math.min(room, 500))
     if #due == 0 then break end
     local notes = strict and 0 or pay_first(key, index)
-    if notes == 500 and walks then  -- they are told of before, in the rounds to come
+    if notes == 500 and walks then  -- more notes may be left: send their events first, in the next rounds
       room = 0
       break
     end
@@ -38,7 +36,7 @@ local function clear(kind, key, shadow, index, moment, gone, room, strict, walks
       heavy[#heavy + 1] = key
       break
     end
-    if notes == 0 then  -- else look again: where they were pushed to this list, elements have begun a new life
+    if notes == 0 then  -- else look again: events pushed to this list may have given elements a new life
       local most = walks and kind == 'list' and #due > 1 and bearable(key) or 500
       local cut = #due > most
       if cut then due = {unpack(due, 1, most)} end

@@ -1,22 +1,22 @@
--- Voids, in a part of a shadow, the deadlines of members that are absent from their collection; all of them at once, by
--- dropping the shadow, where there is no collection any more. Frees those that have been void for `lasting` ms: when it
--- meets a void one first, it notes the time in the fraction of the score (of ms); 0: never. (What a dialect has set,
--- expire_members.lua, has a fraction already: it may go at once, as no word of that dialect tells of it.)
--- Gives the next cursor, how many deadlines were looked at (for work on a list more), how many voided, how many were void
--- already, and how many deadlines the work was worth. O(count log n).
--- A list is read for all of a part of a shadow, 20 elements for each deadline that may be looked at, and read further in
--- the next call: the cursor tells of which part, from where on, and what has not been met (`sign`). As others may change
--- the list meanwhile, each of that is looked for when the list has been read, in further calls, so few in one that
--- it takes some 10 ms. whole: a list is read at once. own: hand_over, where the server has the words for fields itself.
-local UNKNOWN = 1000000  -- elements of a list that may not be read
-local COMPARED, DEARER = 300000, 600  -- elements that LPOS compares in a call; that it compares in a deadline's time
+-- Voids, in a part of a shadow, the deadlines of members that are absent from their collection; if there is no collection
+-- any more, drops the whole shadow. Drops deadlines that have been void for `lasting` ms (0: never). When a void one is
+-- first met, the time is noted in the fraction of its score. (A deadline that a dialect has set, expire_members.lua, has a
+-- fraction already: it may be dropped at once, as no command of that dialect shows it.)
+-- Returns the next cursor, how many deadlines were checked (more for work on a list), how many were voided, how many were
+-- void before, and the cost in deadlines. O(count log n).
+-- A list is read once for all members in a part of the shadow, 20 elements for each deadline to check. The next call reads
+-- on: the cursor holds the part, the position in the list, and the signs of members not found yet (`sign`). As others may
+-- change the list meanwhile, each of those members is searched for after the end of the list, in calls of some 10 ms.
+-- whole: whether to read a list at once. own: hand_over, if the server has its own commands for TTLs of fields.
+local UNKNOWN = 1000000  -- assumed length of a list whose length the user may not ask for
+local COMPARED, DEARER = 300000, 600  -- elements that LPOS may compare in a call; in the time that a deadline takes
 local function sign(member) return redis.sha1hex(member):sub(1, 10) end
--- sought: members, as keys; gives from where to read on, or -1 after the end, and whether the whole list has been read.
+-- sought: members, as keys. Returns the position to read on at (-1: the end), and whether the whole list has been read.
 local function read_list(key, sought, left, from, width, size)
   local began, last = from, math.min(size, from + width)
   while from < last and left > 0 do
     local page = redis.pcall('lrange', key, from, math.min(from + 999, last - 1))
-    if failed(page) then return -1, false end  -- no right to: each is looked for
+    if failed(page) then return -1, false end  -- no permission: search for each member
     for _, element in ipairs(page) do
       if sought[element] then sought[element], left = nil, left - 1 end
     end
@@ -24,8 +24,8 @@ local function read_list(key, sought, left, from, width, size)
   end
   return (from >= size or left == 0) and -1 or from, began == 0 and from >= size
 end
--- members: of the part of the shadow; gives from where on to read next, or nothing, with the signs of what has not been
--- met; how many were voided; how many deadlines the work was worth.
+-- members: those in the part of the shadow. Returns the position to read on at, with the signs of members not found yet, or
+-- nothing at the end; how many were voided; the cost in deadlines.
 local function comb_list(key, shadow, members, from, signs, width)
   local able, sought, left, voided, work = redis.acl_check_cmd, {}, 0, 0, 0
   able = not able or able('lrange', key, 0, 0) and able('llen', key)
@@ -61,7 +61,7 @@ end
 local function comb(key, shadow, index, cursor, count, lasting, whole, own)
   local voided = 0
   mend(shadow)
-  -- Where there is nothing to void nothing is written: the server may refuse every write at present.
+  -- Without anything to void, write nothing: the server may refuse every write at present.
   if call('exists', shadow) == 0 then return '0', 1, 0, 0, 1 end
   local kind = call('type', key).ok
   if kind == 'none' or kind == 'string' then
@@ -70,8 +70,8 @@ local function comb(key, shadow, index, cursor, count, lasting, whole, own)
     return '0', 1, voided, 0, 1
   end
   local moment, step, aged = now(), lasting / 3, 0
-  -- Of 1/64 to 63/64, in turn, one for each third of that time. A deadline so far ahead that its score has no room for
-  -- them is freed at once.
+  -- The fractions 1/64 to 63/64 take turns, each for a third of `lasting`. A deadline so far ahead that its score has no
+  -- room for them is dropped at once.
   local function age(member, score)
     local deadline, present = math.floor(-score), math.floor(moment / step) % 63 + 1
     local noted = (-score - deadline) * 64

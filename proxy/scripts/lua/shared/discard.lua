@@ -1,9 +1,9 @@
 -- Removes members (at most some thousand: they are unpacked) from a collection, and returns how many there were. O(1)
 -- each, O(log n) in a sorted set; for a list every occurrence of each, O(n) for each. This is a removal by request,
 -- without events. Expired members are removed by `lapse`.
--- seek: finds many elements of a list in one reading, so that they go in one scan: all are made equal to one of them
--- (LSET), the shortest, which then goes. So the list never has an element that nobody put there. The result is kept for
--- `discard`; its `counts`: how often each stands there. Nothing for few elements, or if the user may not do that. O(n).
+-- seek: finds many elements of a list in one pass, so that one scan removes them: all are made equal to the shortest of
+-- them (LSET), which is then removed. So the list never has an element that nobody put there. The result is kept for
+-- `discard`; its `counts`: how often each occurs. Returns nothing for few elements, or if the user may not do that. O(n).
 -- For L
 local sought = {}
 local function seek(kind, key, members)
@@ -28,7 +28,7 @@ local function seek(kind, key, members)
     local last = #page < width
     from, width = from + width, math.max(1, math.min(1000, 8 * width, math.floor(width * 1000000 / math.max(1, bytes))))
   until last
-  -- Redis before 7.0 has to be seen doing it: this changes nothing.
+  -- On Redis before 7.0 the only test is to run it: this changes nothing.
   if not one or not failed(redis.pcall('lset', key, places[size], elements[size])) then
     sought = {members = members, counts = counts, places = places, elements = elements, one = one}
     return sought

@@ -36,9 +36,9 @@ local function glob(pattern)
 end
 local function matches(one, name)
   local pattern, head, tail = one.pattern, one.head, one.tail
-  -- Its ends tell most names that do not.
+  -- The pattern's ends rule out most names that do not match.
   if name:sub(1, #head) ~= head or tail ~= '' and name:sub(-#tail) ~= tail then return false end
-  if name == '' then return pattern == '' or pattern == '*' end  -- servers have it so
+  if name == '' then return pattern == '' or pattern == '*' end  -- as in servers
   local at, place, star, from = 1, 1, nil, nil
   while place <= #name do
     local byte = pattern:byte(at)

@@ -1,6 +1,6 @@
--- Converts deadlines that HEXPIRE and the like set on some fields before an upgrade brought the server its own
--- commands, into native TTLs, because those commands see no others: the scores end in a half (expire_members.lua). If a
--- field already has a native TTL, that was set later and is kept. Needs index before it. O(log n) each.
+-- Converts into native TTLs the deadlines of fields that the proxy's HEXPIRE and similar commands set before an upgrade:
+-- the server's own commands see only native ones. Their scores end in a half (expire_members.lua). If a field already has
+-- a native TTL, that was set later and is kept. Needs index before it. O(log n) each.
 local function hand_over(key, shadow, index, fields, moment)
   local theirs = {}
   for _, field in ipairs(fields) do

@@ -1,4 +1,4 @@
--- Tells whether a collection holds a member.
+-- Returns whether a collection holds a member.
 -- kind: the reply of TYPE; complexity: O(1), O(log n) for a sorted set, O(n) for a list.
 local function has(kind, key, member)
   if kind == 'set' then return call('sismember', key, member) == 1 end

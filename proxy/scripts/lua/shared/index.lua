@@ -1,7 +1,7 @@
 -- Keep the index (key -> earliest deadline) consistent with a shadow (member -> deadline, negative if void).
 -- refresh: after a change of the shadow; drop: when all deadlines of the key are void. O(log n); drop frees lazily.
 -- A damaged index is no reason to fail: it is rebuilt from the shadows (expiry/healing.py).
--- undeclared: a cluster node may have the key and not the index, which is on its way, and must meet no other one there.
+-- undeclared: a cluster node may lack the index, which is on its way to it; another one must not be created meanwhile.
 local function first_of(shadow)
   local first = call('zrangebyscore', shadow, 0, '+inf', 'withscores', 'limit', 0, 1)[2]
   local void = call('zrevrangebyscore', shadow, '(0', '-inf', 'withscores', 'limit', 0, 1)[2]

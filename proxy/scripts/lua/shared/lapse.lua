@@ -2,13 +2,13 @@
 -- deadline are made here. Needs glob, discard and need before it.
 --
 -- heeded: whether rules match a key; elsewhere: whether another database is selected; tally: entries written, messages
--- published, entries and messages that failed, the last error, elements pushed, elements that failed; pay_first: pays
--- notes (overdue.lua) in front of the removal of a key's members, which are told of in the order of their deadlines, once
--- in a script and database; returns how many (500: others may be left). lapse: removes members (at most some hundred, in
+-- published, entries and messages that failed, the last error, elements pushed, elements that failed; pay_first: sends
+-- the events of notes (overdue.lua) before a key's members are removed, so that events are in the order of deadlines; once
+-- in a script and database; returns how many (500: more may be left). lapse: removes members (at most some hundred, in
 -- order of deadline), whose deadlines are still in the shadow, and returns how many there were. The removal comes first:
 -- at maxmemory the server allows no other write before it. `strict`: the script runs as a client, who may lack permission
 -- to write entries; then it fails with the server's error before any change. The messages of such a script are sent if
--- the client may send them. Any other script removes in any case.
+-- the client may send them. Other scripts always remove.
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list, also in one that it is pushed to and that has a deadline
 -- for it; O(r) for each key for r rules.
 local rules
@@ -65,7 +65,7 @@ local function permitted(wanted, shadow, index, seen)
     if redis.acl_check_cmd then
       need('rpush', one.list, '')
     else
-      -- Redis before 7.0 has to be seen doing it: a shadow is no list.
+      -- On Redis before 7.0 the only test is to run it: it changes nothing, as a shadow is no list.
       local reply = redis.pcall('rpush', shadow, '')
       if failed(reply) and string.find(reply.err, "can't", 1, true) then call('rpush', shadow, '') end
     end
@@ -86,7 +86,7 @@ local function permitted(wanted, shadow, index, seen)
     if redis.acl_check_cmd then
       need('xadd', one.stream, '*', 'key', '')
     else
-      -- Redis before 7.0 has to be seen doing it: no entry can have this number.
+      -- On Redis before 7.0 the only test is to run it: it changes nothing, as no entry can have this number.
       local reply = redis.pcall('xadd', one.stream, '0-0', 'key', '')
       if failed(reply) and string.find(reply.err, "can't", 1, true) then call('xadd', one.stream, '0-0', 'key', '') end
     end
@@ -144,7 +144,7 @@ local function renew_in(target, words, index, strict)
 end
 local function push(target, words, index, strict)
   if #words == 0 then return end
-  -- Whatever prevents that (damaged keys): removed members must be pushed.
+  -- Even if that fails (damaged keys), removed members must be pushed.
   if not pcall(renew_in, target, words, index, strict) then failure = nil end
   local reply = redis.pcall('rpush', target.list, unpack(words))
   if failed(reply) then
@@ -168,7 +168,7 @@ local function notify(wanted, key, kind, members)
   for place, member in ipairs(members) do
     part[#part + 1] = #member .. ':' .. member
     size = size + #member
-    if size > 65536 or place == #members then  -- of large members few go into one message
+    if size > 65536 or place == #members then  -- put few large members into one message
       local all = table.concat(part, ',')
       publish('S', wanted, '__subkeyspace' .. at .. key, event .. '|' .. all)
       publish('T', wanted, '__subkeyevent' .. at .. event, #key .. ':' .. key .. '|' .. all)
@@ -176,11 +176,11 @@ local function notify(wanted, key, kind, members)
       part, size = {}, 0
     end
   end
-  if not string.find(key, '\n', 1, true) then  -- as Redis, which could not tell where such a key ends
+  if not string.find(key, '\n', 1, true) then  -- as in Redis: receivers could not see where such a key ends
     for _, member in ipairs(members) do publish('I', wanted, '__subkeyspaceitem' .. at .. key .. '\n' .. member, event) end
   end
 end
--- witness: removes members and tells of them; gives how many there were, and the bytes of the values that it has read.
+-- witness: removes members and sends their events; returns how many there were, and the size of the values read.
 local function values_wanted(wanted)
   for _, targets in ipairs({wanted, wanted.lists}) do
     for _, target in ipairs(targets) do
@@ -196,7 +196,7 @@ local function read_deadlines(read, shadow, members)
   if type(first) ~= 'string' or first ~= last then
     all = read('zmscore', shadow, unpack(members))
     if failed(all) then return all end
-    -- A whole number of milliseconds, less a half where a dialect has set it (expire_members.lua).
+    -- A whole number of milliseconds, less a half if a dialect has set it (expire_members.lua).
     for place, deadline in ipairs(all) do
       if deadline and deadline:find('.', 1, true) then all[place] = string.format('%.0f', math.ceil(deadline)) end
     end
@@ -298,7 +298,7 @@ function lapse(kind, key, shadow, index, members, strict)
     permitted(wanted, shadow, index, {})
   end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, index, members, strict) end
-  -- Values may be large: few are held at a time, and the first ones of a key tell how few.
+  -- Values may be large: few are held at a time; how few depends on the size of the key's previous ones.
   if few.key ~= key then few.key, few.size = key, values_wanted(wanted) and 1 or 100 end
   local count, first, size = 0, 1, few.size
   while first <= #members do

@@ -64,7 +64,7 @@ local function within(shadow, deadline, moment)
 end
 local function overdue(kind, key, shadow, index, member, deadline, moment, cleared)
   if cleared and within(shadow, deadline, moment) then return end
-  -- A member that stays counts as present when the request was sent: impossible if it has long been due.
+  -- A member that stays counts as present when the request was sent, which is impossible if it has long been due.
   if not owed(kind, key, shadow, index, {member}) and deadline > moment - 1000 then return end
   discard(kind, key, {member})
 end

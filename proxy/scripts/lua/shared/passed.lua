@@ -1,10 +1,10 @@
 -- Removes members of one key whose deadlines have passed while a request on them was under way: if its client is told
--- that one is gone, others must not see it. For a user without permission, or if they cannot be `owed`, only `lapse`
--- removes them, and of a list only ten if it cannot be read at once (`seek`): others must not wait for a scan of it for
--- each. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
--- passed: for due members; returns whether they count as gone. For a key that was `cleared` (see overdue), with the
+-- that one is gone, others must not see it. If the user lacks permission, or they cannot be `owed`, only `lapse` removes
+-- them. Of a list that cannot be read in one pass (`seek`) only ten are removed, as each costs others the time of a scan.
+-- Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
+-- passed: removes due members; returns whether they count as gone. For a key that was `cleared` (see overdue) it needs the
 -- latest of their deadlines and the clock.
--- passed_each: the positions, as keys, of the due ones among some members, with their scores and the moment.
+-- passed_each: removes the due ones among some members, given their scores; returns their positions, as keys.
 local function passed(kind, key, shadow, index, members, cleared, latest, moment)
   local able, alive = pcall(function()
     if cleared and within(shadow, latest, moment) then return true end

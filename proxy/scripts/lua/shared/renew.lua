@@ -15,7 +15,7 @@ local function renew(key, shadow, index, first, last, step, cleared)
         overdue(kind, key, shadow, index, member, tonumber(deadline), moment, cleared)
       end
     end
-    -- A void one of a member that is there again is an earlier life's, and tells nothing any more.
+    -- A void deadline of a member that is present again belongs to an earlier life.
     if deadline and (tonumber(deadline) < 0 or not has(kind, key, member)) then
       call('zrem', shadow, member)
       void = true

@@ -20,7 +20,7 @@ from proxy.status.report import Report, report_of
 log = structlog.get_logger("proxy.server")
 
 
-class Outlook:
+class Reporting:
     """Reports the proxy's state. Exists before the server is reached or even started.
 
     Args:
