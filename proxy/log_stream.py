@@ -24,7 +24,7 @@ class Patient:
 
     Attributes:
         lost: number of lines dropped since the last line written.
-        on_room: called with that number when writing succeeds again.
+        on_room: called with `lost` when writing succeeds again.
     """
 
     def __init__(self, stream: TextIO) -> None:

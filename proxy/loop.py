@@ -1,5 +1,5 @@
 """The event loop: uvloop's with two changes. Host names are looked up in threads that do not delay the process's exit,
-and a protocol is notified if its connection is cancelled in the moment that it succeeds.
+and a protocol is notified if connecting is cancelled at the moment when it succeeds.
 
 Its tests: tests/test_lookups.py.
 
@@ -134,7 +134,7 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
         transport = await secure(protocol, beneath, context, server_hostname=name or host, seconds=seconds)
         if (
             task is not None and task.cancelling() > cancelled
-        ):  # in the moment of success, which `secure` leaves at that
+        ):  # cancelled at the moment of success, which `secure` ignores
             transport.abort()
             raise asyncio.CancelledError
         return transport, protocol
@@ -151,7 +151,7 @@ class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
         self._opened: WeakSet[asyncio.WriteTransport] = WeakSet()
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
-        """Connect as above, and remember the transport."""
+        """Connect like `Loop`, and remember the transport."""
         transport, protocol = await super().create_connection(protocol_factory, host, port, **options)
         self._opened.add(transport)
         return transport, protocol

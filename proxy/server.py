@@ -143,7 +143,7 @@ class Server:
         metrics.constants["upstream"] = str(upstream)
         self.traffic = reporting.traffic
         self._started = time.monotonic()
-        self._told = b""  # the section of INFO, cached for this turn of the loop
+        self._told = b""  # the proxy's section of INFO, cached for this turn of the loop
         self._names = Names(settings.prefix.encode())
         self._coverage = Coverage()
         self._clock = ServerClock()
@@ -263,9 +263,9 @@ class Server:
         return self.ground.checks.is_plain
 
     def _covered(self, entries: list[bytes]) -> None:
-        """Another proxy has covered keys: before acknowledging, send the requests that were judged without knowing it.
+        """Another proxy announces entries: before it gets an acknowledgement, send the requests judged so far.
 
-        Uploads are cut off instead of awaited: an acknowledgement must be quick.
+        Uploads to keys under these entries are cut off, because an acknowledgement must be quick.
         """
         if self.lanes is not None:
             self.lanes.flush()
@@ -277,12 +277,12 @@ class Server:
         return self._underway.until_run(pipelines) if pipelines else None
 
     def _say_first(self) -> None:
-        """The first deadline was set: have other proxies watch it, in case this one ends."""
+        """Announce all covered entries again, so that other proxies look for deadlines even if this proxy ends."""
         if self._coverage.shared and self._coverage.entries:
             self._proxies.repeat(list(self._coverage.entries))
 
     def _others_changed(self) -> None:
-        """Handle that the first other proxy has appeared, or the last has left."""
+        """Reconfigure all connections: the first other proxy has appeared, or the last has left."""
         for connection in self._connections:
             connection.rebind()
 
@@ -295,7 +295,7 @@ class Server:
         return self._clock.latest()
 
     async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
-        """Connect to the upstream server, once it is known which keys have deadlines that are due soon.
+        """Connect to the upstream server, once its covered prefixes have been read.
 
         Args:
             factory: creates the protocol.
@@ -591,7 +591,7 @@ class Server:
                 background.append(serving)
                 await asyncio.wait([serving, left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if accepts := left.done() and not signals.stop.is_set():
-                    self._listeners.accept()  # nobody else serves any more: accept clients as in any start
+                    self._listeners.accept()  # no other process serves any more: accept clients as at any start
                 elif serving.done():
                     serving.result()
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -601,7 +601,7 @@ class Server:
                 await succession.begin(signals)
                 background.append(asyncio.create_task(reporting.run()))
                 reporting.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
-                # A worker's supervisor relieves the other proxy when all workers are ready. Whoever is accepted before
+                # A worker's supervisor relieves the other proxy when all workers are ready. A client accepted before
                 # that would be lost if the other proxy goes on instead.
                 await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if left.done() and not accepts:
@@ -662,7 +662,7 @@ class Server:
         """Warn once about limits that differ from the settings, and about data exposed to others."""
         settings = self._settings
         if self._limit * self._place.workers < settings.max_clients:
-            # Whoever leaves the default, or names it in a file with every default, has not asked for so many.
+            # With the default, even if a file states it, nobody has asked for that many clients.
             default = type(settings).model_fields["max_clients"].default
             say = log.debug if settings.max_clients == default else log.warning
             say(
@@ -699,7 +699,7 @@ class Server:
     def _warn_of_dates(self) -> None:
         if (date := listening_certificate_date(self._settings)) is not None:
             advice = f"renew {self._settings.listen_tls_cert_file} and send SIGHUP, or set this machine's clock"
-            log.warning("certificate for clients is out of date", certificate=date, advice=advice)
+            log.warning("certificate for clients has expired or is not valid yet", certificate=date, advice=advice)
 
     async def _finish(self, *, relieved: bool) -> None:
         """Stop accepting clients, wait a limited time for running requests, and close.

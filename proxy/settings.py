@@ -68,7 +68,7 @@ class Settings(BaseSettings):
         default=10.0,
         gt=0,
         le=300,
-        description="Timeout of a client's TLS handshake; and, before it, of a PROXY protocol header.",
+        description="Timeout for a client's TLS handshake, and for a PROXY protocol header before it.",
         json_schema_extra=_SECONDS,
     )
     listen_proxy_protocol: Annotated[list[str], NoDecode] = Field(
@@ -254,7 +254,7 @@ class Settings(BaseSettings):
         default=[],
         max_length=32,
         description="Prefix of the names of keys whose members get deadlines, such as cart:. By default "
-        "prefixes are found as they are used. One that is given here is announced at the start, so that its first "
+        "prefixes are found as they are used. A prefix given here is announced at the start, so that its first "
         "deadline need not wait for other proxies. Repeatable.",
     )
     leftovers_rate: int = Field(
@@ -438,9 +438,9 @@ def _why_no_file(path: Path) -> str | None:
 
 
 def misspelt(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are like one of the settings' and are none: each with the one that was probably meant.
+    """Return environment variables that look like misspelt settings, each with the variable that was probably meant.
 
-    Others with the prefix are left alone: Kubernetes sets some for a service of that name.
+    Other variables with the prefix are ignored: Kubernetes sets some for a service of that name.
     """
     known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in (*Settings.model_fields, "config")}
     strange = (

@@ -25,7 +25,7 @@ class Signals:
 
     Attributes:
         stop: set by the first SIGTERM or SIGINT, or when the proxy stops for another reason.
-        relieved: whether it stops because another process took over and goes on listening.
+        relieved: whether the proxy stops because another process took over and goes on listening.
         before_end: functions to call when a second signal ends the process at once.
         reload: called on SIGHUP.
     """

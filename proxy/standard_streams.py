@@ -2,11 +2,11 @@
 
 Its tests: tests/test_standard_streams.py.
 
-- A closed stream is replaced, so that no file or connection gets its number: what is written to standard output fails
-  as before, what is written to standard error is dropped.
-- If standard output cannot be written, `OutputError` is raised. It is no OSError, which would be taken for a failure
-  of a server. Whatever handles it, the process ends with a message and status 2; if the reader of a pipe has gone,
-  silently by SIGPIPE, as most programs do.
+- A closed stream is replaced, so that no file or connection gets its descriptor: writes to standard output still fail,
+  writes to standard error are dropped.
+- If standard output cannot be written, `OutputError` is raised. It is not an OSError, which would be taken for a
+  server's failure. The process then ends with a message and status 2; if the reader of a pipe has gone, it ends
+  silently, by SIGPIPE, as most programs do.
 - If standard error cannot be written, messages are lost.
 - Characters that the encoding lacks are written as escapes.
 """
@@ -40,7 +40,7 @@ class _Output(io.FileIO):
     """Standard output.
 
     Attributes:
-        error: the first error in writing; what follows it is dropped.
+        error: the first error in writing; all later writes are dropped.
     """
 
     error: OSError | None = None

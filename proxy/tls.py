@@ -1,4 +1,4 @@
-"""TLS connections with flow control, and whose end is always noticed, by acting on the transport below TLS.
+"""TLS connections whose flow control works and whose end is always noticed, by acting on the transport below TLS.
 
 Its tests: tests/test_tls.py.
 
@@ -145,7 +145,7 @@ class Beneath(asyncio.BufferedProtocol):
                 self._tls.connection_lost(exc)
 
     def expect_alert(self) -> None:
-        """Prepare for an alert: OpenSSL fails at one before the loop has delivered the data before it.
+        """Prepare for an alert, at which OpenSSL fails before the loop has delivered the data received before it.
 
         The last bytes received are decrypted one by one, so that each record is delivered before the next is seen.
         """
@@ -366,7 +366,7 @@ async def secure(
         return handshake.result()
     except BaseException as error:
         if secured is not None and isinstance(error, asyncio.CancelledError):
-            return secured  # cancelled only to end the handshake task
+            return secured  # the handshake has succeeded: ignore the cancellation
         handshake.cancel()
         beneath.abort()
         early.tell(asyncio.Protocol())  # drop the events

@@ -32,7 +32,7 @@ class State(Enum):
 
     AWAITING = "a request is awaited"
     ANSWERING = "a request is being answered, and nothing else is read"
-    OVER = "nothing more is taken"
+    OVER = "no more requests are accepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ class Conversation:
         self._is_head = method == "HEAD"
         if event.http_version not in (b"1.0", b"1.1"):
             self._closes = True
-            raise BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
+            raise BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1")
         if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
             self._closes = True
-            raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
+            raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "requests must not have a body")
         end = self._http.next_event()
         assert isinstance(end, h11.EndOfMessage)
         # Only an attacker gains from pipelining.

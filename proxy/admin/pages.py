@@ -82,7 +82,7 @@ class Pages:
         return self._refresh() if _wants_metrics(request) else None
 
     def gathering(self, request: Request) -> Awaitable[None] | None:
-        """Return what to await before that work; None if nothing."""
+        """Return what to await before the work of `preparation`; None if nothing."""
         if self._page is not None and _wants_page(request):
             return self._page.gather()
         return self._gather() if self._gather is not None and _wants_metrics(request) else None

@@ -24,7 +24,7 @@ class Readiness:
         self._draining = True
 
     def leave(self) -> None:
-        """Record that another process serves the clients at the address, which is what probes ask for."""
+        """Record that another process serves the clients: probes at the address then get that no obstacle exists."""
         self._obstacle, self._draining = lambda: None, False
 
     def obstacle(self) -> str | None:

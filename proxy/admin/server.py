@@ -49,7 +49,8 @@ IDLE_SECONDS: Final = 75.0
 """How long an idle connection is kept: longer than the usual scrape interval."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long a peer has to read the last response, and the last response to come about once another process serves."""
+"""How long a peer may take to read the last response; once another process serves, also how long to wait for that
+response to be made."""
 
 LOOK_SECONDS: Final = 0.05
 """How long to look for requests that have been sent already when another process serves: many passes of the loop."""
@@ -88,7 +89,8 @@ class AdminServer:
         """Start to listen.
 
         Args:
-            succession: may already have the socket, then shared until no other proxy serves; later hands it on.
+            succession: gives the socket if another proxy had it, and hands it on later. Until `alone` is set, the other
+                proxy accepts on it.
 
         Raises:
             SettingsError: the address cannot be listened on.
@@ -164,7 +166,7 @@ class AdminServer:
             self.remove_path()
 
     async def _see_off(self) -> None:
-        """Answer the requests that have been sent by now; those who are silent are not waited for."""
+        """Answer the requests that have been sent by now; do not wait for silent peers."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + LINGER_SECONDS
         await asyncio.sleep(LOOK_SECONDS)
@@ -184,7 +186,7 @@ class AdminServer:
         if alone is not None:  # until then the other process answers for the proxy
             await alone.wait()
         while True:
-            # Accept in one step with what follows: who has not been accepted when this ends is another process's.
+            # Do not accept before the turn: if this task ends meanwhile, the connection is left to another process.
             await until_readable(listener)
             await self._make_room()
             try:

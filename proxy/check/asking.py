@@ -85,7 +85,7 @@ async def check_upstream(settings: Settings) -> list[Finding]:
 
 
 async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
-    """Ask all Sentinels for the primary's address, if the upstream is set by Sentinels.
+    """Ask all Sentinels for the primary's address, if the upstream names Sentinels.
 
     Raises:
         RedisError: no Sentinel knows it.

@@ -74,7 +74,7 @@ CLUSTERED: Final[Mapping[str, tuple[bytes, ...]]] = {
     "cluster": (b"CLUSTER", b"NODES"),
     "readonly": (b"READONLY",),
 }
-"""The same, for commands that the proxy needs only in front of a cluster node."""
+"""Command → request, for commands that the proxy needs only in front of a cluster node."""
 
 _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("client", (b"CLIENT", b"SETNAME", b"")),
@@ -88,7 +88,7 @@ _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
 """Further requests, for users who may use only some forms of a command, or some keys and channels."""
 
 LAST: Final = "subscribe"
-"""Send this one last: after it a connection can do little else."""
+"""The command to try last: after it a connection can do little else."""
 
 
 def rules(prefix: str) -> list[str]:

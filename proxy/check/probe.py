@@ -38,7 +38,7 @@ _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 
 
 class NoAnswerError(Exception):
-    """There was no answer that a proxy would give; the text says what happened."""
+    """There was no reply, or only part of one; the text says what happened."""
 
 
 class NoConnectionError(NoAnswerError):

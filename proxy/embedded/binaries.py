@@ -21,7 +21,7 @@ class EmbeddedError(Exception):
     """The embedded server cannot be started; the message is one line for the user."""
 
 
-class ServerBinaryNotFound(EmbeddedError):  # noqa: N818 - says what is the matter, as FileNotFoundError's base does not
+class ServerBinaryNotFound(EmbeddedError):  # noqa: N818 - its name says what is missing
     """There is no Redis or Valkey server on this machine."""
 
     def __init__(self) -> None:

@@ -140,7 +140,7 @@ async def _reader_of(data: DataFolder, binaries: Sequence[Path]) -> Path:
             continue
         if refusals:
             log.warning(
-                "the data is for another server than the preferred one, and is left with it",
+                "the preferred server cannot read the data: another one was started",
                 directory=str(data.path),
                 written_by=data.writer(),
                 binary=str(binary),
@@ -311,7 +311,7 @@ class ServerProcess:
 
     def _said(self) -> str:
         """Return the server's last lines, to append to an error message."""
-        return f"; it said: {' / '.join(self._last_lines)}" if self._last_lines else ", without a word"
+        return f"; it said: {' / '.join(self._last_lines)}" if self._last_lines else "; it printed nothing"
 
     def _drop_lifeline(self) -> None:
         """Close the guard's standard input, so that it ends the server."""

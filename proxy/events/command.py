@@ -79,7 +79,7 @@ def list_rules(settings: Settings) -> int:
 
 
 def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
-    """Print the last entries of a stream, and new ones if it is followed; return the exit status: 1 without one."""
+    """Print the last entries of a stream; with `follow` new ones too. Return the exit status: 1 without a stream."""
     upstream = Upstream(settings, settings.upstream)
 
     async def work(store: Store) -> None:
@@ -88,7 +88,7 @@ def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
         if not entries and not await store.is_there(stream):
             missing = f"there is no stream {show(stream)} in database {upstream.database}"
             if not follow:
-                raise NoneSuchError(f"{missing}; a rule makes it when a member expires: see events list")
+                raise NoneSuchError(f"{missing}; a rule creates it when a member expires: see events list")
             _complain(f"{missing} yet; waiting for it")
         while True:
             for number, fields in entries:

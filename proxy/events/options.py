@@ -19,7 +19,7 @@ from proxy.settings import Settings
 
 __all__ = ["SETTINGS", "group"]  # an import uses the same settings
 
-HELP: Final = """Say who is told of members that expire, and look at what was told.
+HELP: Final = """Manage expiry notifications: rules say where expired members are reported.
 
 \b
   expiremember-proxy events set 'cart:*' --stream expired --value
@@ -29,15 +29,15 @@ HELP: Final = """Say who is told of members that expire, and look at what was to
   expiremember-proxy events remove 'cart:*'
 
 The rules are kept in the server, in each database for its own keys: --upstream redis://127.0.0.1:6379/3 means database
-3. The address of a proxy means the server behind it. Every proxy in front of the server obeys them at once.
+3. If the upstream is a proxy, the server behind it is meant. The rules apply to every proxy at once.
 docs/events.md describes events, docs/recipes has programs."""
 
-_SET: Final = """Tell of members that expire in keys that match PATTERN. It is a pattern as of KEYS; a rule for the same
-pattern is replaced.
+_SET: Final = """Report members that expire in keys that match PATTERN, a pattern as in KEYS. This replaces an existing
+rule for the pattern.
 
 --stream appends an entry for each member to a stream, in the same script that removes the member: exactly one entry.
 --list pushes each member to a list in the same way, for workers that pop it: exactly one element.
---publish sends messages, which whoever does not listen at that moment misses."""
+--publish sends messages, which only current subscribers get."""
 _REMOVE: Final = "Remove the rule for PATTERN. Its stream and its list stay as they are."
 _LIST: Final = "List the rules of all databases."
 _TAIL: Final = """Print the last entries of STREAM. A line has the time (UTC), key, member, value or count,
@@ -93,7 +93,7 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
 
         sys.exit(tail(_chosen(load(config, flags)), os.fsencode(stream), count, follow=follow))
 
-    made = click.Group("events", help=HELP, short_help="Say who is told of members that expire.",
+    made = click.Group("events", help=HELP, short_help="Manage expiry notifications.",
                        context_settings=context_settings, subcommand_metavar="[set|list|remove|tail]")  # fmt: skip
     made.add_command(
         of(
@@ -102,7 +102,7 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
             click.Option(["--list", "pushed_to"], metavar="NAME", help="Push each member to this list."),
             click.Option(
                 ["--value"], is_flag=True,
-                help="Entries with a hash field's value, a sorted set member's score; push that, not the member.",
+                help="Add a hash field's value or a score to entries; push that instead of the member.",
             ),
             click.Option(
                 ["--maxlen"], type=click.IntRange(0, MOST_ENTRIES), default=1_000_000, metavar="N",
@@ -123,7 +123,7 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
                 ["--count", "-n"], type=click.IntRange(1, 10_000), default=10, metavar="N",
                 help="How many. [default: 10]",
             ),
-            click.Option(["--follow", "-f"], is_flag=True, help="Go on with those to come, until Ctrl-C."),
+            click.Option(["--follow", "-f"], is_flag=True, help="Also print new entries, until Ctrl-C."),
         )
     )  # fmt: skip
     return made

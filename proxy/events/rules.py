@@ -48,7 +48,7 @@ class Rule:
     Attributes:
         pattern: the keys, as a pattern of KEYS.
         stream: the stream that gets an entry for each member; empty for none.
-        value: whether entries have the field's value or the member's score, and the list gets that.
+        value: whether to add the field's value or the score to entries, and to push it instead of the member.
         maxlen: about how many entries the stream keeps; 0 for all.
         letters: the kinds of messages that are published, of `LETTERS`.
         database: the database of the keys and the stream, for the names of channels.

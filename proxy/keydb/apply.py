@@ -38,7 +38,7 @@ NAMED: Final = 10
 """How many keys to name for each outcome that needs attention."""
 
 NAMED_MEMBERS: Final = 3
-"""How many members to name of each."""
+"""How many members of each key to name."""
 
 
 _CLOSING_SECONDS: Final = 1.0
@@ -87,11 +87,11 @@ class ApplyError(Exception):
 
 @dataclass
 class Named:
-    """A key that is named for an outcome.
+    """A key that the summary names for an outcome.
 
     Attributes:
         count: how many of its deadlines had this outcome.
-        members: the first `NAMED_MEMBERS` members, each with the other one that may be meant.
+        members: the first `NAMED_MEMBERS` members, each with the other member that may be meant, if any.
     """
 
     count: int = 0
@@ -147,7 +147,7 @@ class Importer:
         names: the names of the proxy's own keys there.
         patience: seconds that the server may take to answer.
 
-    Every method raises `ApplyError`, with advice, if the server does not do its part.
+    Every method raises `ApplyError`, with advice, if the server fails or refuses.
     """
 
     def __init__(self, upstream: Upstream, names: Names, patience: float) -> None:

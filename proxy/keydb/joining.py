@@ -23,7 +23,7 @@ _ATTEMPTS: Final = 3
 
 
 class NotToldError(Exception):
-    """Other proxies could not be notified of keys."""
+    """Other proxies could not be told which prefixes get deadlines."""
 
 
 async def _unasked(_push: list[Any]) -> object:
@@ -57,7 +57,7 @@ class Membership:
             await self._connection.connect()
             await self._proxies.begin(self._connection)
             if self._proxies.refused:
-                raise RedisError("NOPERM: the channels by which proxies tell each other of keys")
+                raise RedisError("NOPERM: no permission for the channels between proxies")
         except BaseException:
             await self._connection.disconnect(nowait=True)
             raise

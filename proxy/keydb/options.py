@@ -40,7 +40,8 @@ HELP: Final = """Import member deadlines from KeyDB into a Redis or Valkey that 
 
 The source, an RDB file or a running KeyDB, is only read. Nothing is set until all of it has been read and its checksum
 is correct. Members whose deadlines have passed are removed, as KeyDB would have removed them. The import can be
-repeated, and proxies in front of the server may run meanwhile. The address of a proxy means the server behind it.
+repeated, and proxies in front of the server may run meanwhile. If --upstream is a proxy, the server behind it is
+used.
 
 The exit status is 0 if no deadline is missing, 3 if some could not be set, 1 if the import stopped before the end, 2 if
 an option or a setting cannot be used. docs/moving-from-keydb.md describes the whole move."""

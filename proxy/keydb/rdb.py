@@ -86,10 +86,10 @@ class Row(NamedTuple):
     """The deadline of one member.
 
     Attributes:
-        database: its number.
-        key: the key.
         database: the number of the database.
-        deadline: in Unix ms.
+        key: the key.
+        member: the member.
+        deadline: its deadline, in Unix ms.
         key_expires: when the whole key expires, in Unix ms; 0 for never.
         cut: the member as the file has it, if `member` contains a NUL byte and was cut off there. If the collection
             contains a member of that name too, nobody can know which of the two is meant.
@@ -197,7 +197,7 @@ class Cut:
 
 
 class _CutOff:
-    """Deadlines of members that share a beginning, which is all that the file has of them."""
+    """Deadlines of members that KeyDB cut off at a NUL byte, all with the same beginning."""
 
     def __init__(self, deadline: int) -> None:
         self.deadline = deadline

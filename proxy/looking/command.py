@@ -85,7 +85,7 @@ def list_deadlines(settings: Settings, wanted: Wanted) -> int:
 
 
 def explain(settings: Settings, key: bytes, member: bytes) -> int:
-    """Print what is known about a member; return an exit status that tells whether it exists.
+    """Print what is known about a member; return the exit status: 0 if the member exists.
 
     Raises:
         SettingsError: a setting cannot be used.
@@ -112,7 +112,7 @@ def _run(name: str, settings: Settings, work: Callable[[Servers], Awaitable[int]
     except LookError as error:
         _complain(name, str(error))
     except SpoiltError:
-        _complain(name, "somebody has put something else in the place of the index; a running proxy makes it anew")
+        _complain(name, "the index has the wrong type; a running proxy rebuilds it")
     except TooManyError:
         _complain(name, "too many keys to remember at once; ask for fewer deadlines: --next, --within, PATTERN")
     except RestlessError:
@@ -203,7 +203,7 @@ async def _list(servers: Servers, wanted: Wanted) -> None:
 
 
 def matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return a function that tells whether a key matches a pattern of KEYS."""
+    """Return a function that returns whether a key matches a pattern of KEYS."""
     if pattern == b"*":
         return lambda _: True
     head = beginning(pattern)
@@ -213,7 +213,7 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def beginning(pattern: bytes) -> bytes:
-    """Return the part of a pattern of KEYS that stands for itself."""
+    """Return the literal beginning of a pattern of KEYS."""
     return pattern[: next((at for at, byte in enumerate(pattern) if byte in b"*?[\\"), len(pattern))]
 
 

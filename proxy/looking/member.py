@@ -34,7 +34,7 @@ class Facts:
 
     Attributes:
         now: the server's time in Unix ms.
-        kind: the key's type, as TYPE says it.
+        kind: the key's type, as TYPE returns it.
         there: whether the member exists; None if the list is too long to tell.
         score: its score in the shadow; None if it has none.
         covered: the covered prefixes that the key begins with, in words; None if not known.
@@ -192,7 +192,7 @@ def _deadline(facts: Facts) -> str:
 
 
 def _set_by(facts: Facts) -> list[tuple[str, str]]:
-    """Tell whether overwriting the member drops its deadline: such a deadline is stored half a millisecond early."""
+    """Return whether overwriting the member drops its deadline, which is then stored half a millisecond early."""
     if facts.score is None or facts.is_void:
         return []
     if facts.score % 1:

@@ -55,10 +55,10 @@ def check_index(error: Exception) -> None:
 
 
 class Asked(Protocol):
-    """A server that can be asked."""
+    """A server that answers requests."""
 
     async def ask(self, requests: Sequence[Words]) -> list[Any]:
-        """Return the replies to some requests, sent in one step.
+        """Return the replies to requests that are sent in one step.
 
         A reply may be an error: the key has another type, or is moving to another node of the cluster.
         """
@@ -86,7 +86,7 @@ class _Index:
     Attributes:
         server: its server.
         walk: how far it has been read.
-        behind: all further keys come after this.
+        behind: the last element read; all further keys come after it.
     """
 
     __slots__ = ("behind", "server", "walk")
@@ -130,8 +130,8 @@ class Soonest:
     Args:
         shadow: returns the name of a key's shadow.
         wanted: returns whether a key's deadlines are wanted.
-        until: the latest deadline that is wanted, in Unix ms.
-        most: how many are wanted; 0 for all.
+        until: the latest deadline to yield, in Unix ms.
+        most: how many deadlines to yield; 0 for all.
 
     Attributes:
         looked_at: how many keys have been read from the indexes.
@@ -150,9 +150,9 @@ class Soonest:
         self._wanted = wanted
         self._until = until
         self._most = most
-        self._indexes: list[_Index] = []  # both are heaps
+        self._indexes: list[_Index] = []  # a heap, like `_open`
         self._open: list[_Open] = []
-        self._names: set[bytes] = set()  # of the open ones
+        self._names: set[bytes] = set()  # the keys in `_open`
         self._given: Deadline | None = None
 
     def add_index(self, server: Asked, index: bytes, earliest: float = 0.0) -> None:
@@ -242,7 +242,9 @@ class Soonest:
             self._names = {one.key for one in self._open}
 
     async def _read_on(self, one: _Open) -> None:
-        """Read more of a key that has no deadlines left to yield, and of those that will soon have none."""
+        """Read the next page of this key's shadow, in one step with the shadows of nearby keys on the same server that
+        have one deadline left to yield; go on until this key has a deadline, or is at its end.
+        """
         if not one.walk.done:
             near = [
                 other

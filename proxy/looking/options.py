@@ -20,23 +20,23 @@ from proxy.settings import Settings
 
 __all__ = ["SETTINGS", "commands"]  # an import uses the same settings
 
-_DEADLINES: Final = """List what expires when, soonest first, in the keys that match PATTERN: one of KEYS.
+_DEADLINES: Final = """List deadlines, soonest first, of the keys that match PATTERN, a pattern as in KEYS.
 
 \b
   expiremember-proxy deadlines --upstream redis://127.0.0.1:6379
   expiremember-proxy deadlines 'cart:*' --within 1h --next 0 --format csv
 
-It is read from the server itself, in small steps, and nothing is changed. The address of a proxy means the server
-behind it; of a cluster any node will do. Without PATTERN all keys of the database count.
+It reads the server itself, in small steps, and changes nothing. If the upstream is a proxy, it reads the server behind
+that proxy; of a cluster, any node will do. Without PATTERN it lists all keys of the database.
 
 The exit status is 0, or 2 if the deadlines cannot be read. docs/deadlines.md describes the formats."""
 
-_EXPLAIN: Final = """Say all that is known of MEMBER in KEY: whether it is there, its deadline, and what will happen.
+_EXPLAIN: Final = """Show all that is known about MEMBER of KEY: whether it exists, its deadline, and what will happen.
 
-It is read from the server itself, and nothing is changed. The address of a proxy means the server behind it.
+It reads the server itself, and changes nothing. If the upstream is a proxy, it reads the server behind that proxy.
 
-The exit status is 0 if the member is there, 1 if it is not, 2 if that cannot be found out. docs/deadlines.md describes
-what is shown."""
+The exit status is 0 if the member exists, 1 if not, 2 if that cannot be found out. docs/deadlines.md describes the
+output."""
 
 LONGEST_PATTERN: Final = 1024
 
@@ -89,18 +89,18 @@ def commands(load: Load, settings: list[click.Parameter], context_settings: dict
 
     return [
         click.Command(
-            "deadlines", callback=deadlines, help=_DEADLINES, short_help="List what expires when, soonest first.",
+            "deadlines", callback=deadlines, help=_DEADLINES, short_help="List deadlines, soonest first.",
             context_settings=context_settings,
             params=[
                 click.Argument(["pattern"], required=False),
-                click.Option(["--key"], metavar="KEY", help="Only this key, by its name: no pattern."),
+                click.Option(["--key"], metavar="KEY", help="Only this key, by its exact name."),
                 click.Option(
                     ["--next", "-n", "next_"], type=click.IntRange(0, 100_000), default=20, metavar="N",
                     help="How many; 0 lists all. [default: 20]",
                 ),
                 click.Option(
                     ["--within"], callback=_time, metavar="TIME",
-                    help="Only what expires within this time, and what is overdue: 90s, 15m, 1h, 2d.",
+                    help="Only members that expire within this time or are overdue: 90s, 15m, 1h, 2d.",
                 ),
                 click.Option(
                     ["--format", "format_"], type=click.Choice(["table", "json", "csv"]), default="table",
@@ -110,7 +110,7 @@ def commands(load: Load, settings: list[click.Parameter], context_settings: dict
             ],
         ),
         click.Command(
-            "explain", callback=explain_, help=_EXPLAIN, short_help="Say why a member is there, or is not.",
+            "explain", callback=explain_, help=_EXPLAIN, short_help="Explain why a member exists, or not.",
             context_settings=context_settings,
             params=[click.Argument(["key"]), click.Argument(["member"]), *settings],
         ),

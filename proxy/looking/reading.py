@@ -62,7 +62,7 @@ class Server:
         return f"{self._upstream}, database {self._upstream.database}"
 
     async def ask(self, requests: Sequence[Words]) -> list[Any]:
-        """Return the replies to some requests, sent together.
+        """Return the replies to requests that are sent together.
 
         A reply may be an error: the key has another type, or is moving to another node of the cluster.
 
@@ -78,7 +78,7 @@ class Server:
         return replies
 
     async def ask_freely(self, requests: Sequence[Words]) -> list[Any]:
-        """Return the replies to some requests, sent together, including all errors.
+        """Return the replies, all errors included, to requests that are sent together.
 
         Raises:
             LookError: no reply.
@@ -164,7 +164,7 @@ async def opened(settings: Settings, key: bytes | None = None) -> AsyncIterator[
 
     Args:
         settings: the settings.
-        key: the only key that matters; then others than its primary may be down.
+        key: the only key to read; then only its primary has to be reachable.
 
     Raises:
         LookError: a server cannot be reached, or another has become the primary meanwhile.

@@ -33,7 +33,7 @@ class Walk:
 
     Args:
         name: the key of the sorted set.
-        floor: the lowest score to begin at; 0 for the first above zero.
+        floor: the score to begin at; 0 for the first above zero.
 
     Attributes:
         name: as passed.

@@ -62,7 +62,7 @@ class Metrics:
     before_reading: Callable[[], None] = lambda: None
 
     build_info: float = gauge("Always 1; the version label is the proxy's version.", "version")
-    worker_up: float = gauge("1 if this worker of the proxy told its metrics in time, else 0.", "worker")
+    worker_up: float = gauge("1 if this worker of the proxy reported its metrics in time, else 0.", "worker")
     upstream_up: float = gauge("1 while the control connection to the upstream is up, else 0.", "upstream")
     blind: float = gauge("1 while the proxy does not know which keys have deadlines and checks every request.", "upstream")
     client_connections: float = gauge("Clients connected now.")

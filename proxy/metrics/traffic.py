@@ -1,5 +1,4 @@
-"""Count the bytes of relayed connections. The kernel counts them anyway, so the proxy asks it, at no cost for
-requests.
+"""Count the bytes of relayed connections: read the kernel's own counts, at no cost for requests.
 
 Its tests: tests/test_admin.py.
 """
@@ -88,9 +87,9 @@ class Traffic:
                 yield
 
     def refresh(self) -> Iterator[None]:
-        """Do the same on request: for at most a second, and not if it is already running.
+        """Like `look_at_all`, for at most a second; do nothing while a count is running.
 
-        What is left is counted by `run`.
+        `run` counts the remaining connections.
         """
         if self._refreshing:
             return

@@ -109,7 +109,7 @@ def quantile(part: float, counts: Sequence[int], bounds: Sequence[float] = DELAY
 
 
 class Span(NamedTuple):
-    """What was counted during a time.
+    """The counts of a span of time.
 
     Attributes:
         seconds: the length of the time.
@@ -120,11 +120,11 @@ class Span(NamedTuple):
     counts: list[int]
 
     def count(self, name: str) -> int:
-        """Return how often a counter counted."""
+        """Return by how much a counter grew."""
         return max(0, self.counts[COUNTERS.index(name)])
 
     def rate(self, name: str) -> float:
-        """Return how often a counter counted, per second."""
+        """Return by how much a counter grew per second."""
         return self.count(name) / self.seconds
 
     def late(self, part: float) -> float | None:
@@ -138,8 +138,8 @@ class Point(NamedTuple):
     Attributes:
         moment: its end, by the monotonic clock.
         removed: members removed per second.
-        median: how late half of the keys were at most, in seconds; None if none was due.
-        p99: the same for 99 of 100 keys.
+        median: how late the sweeper was at most for half of the keys, in seconds; None if no key was due.
+        p99: how late the sweeper was at most for 99 of 100 keys, in seconds; None if no key was due.
     """
 
     moment: float

@@ -19,8 +19,8 @@ class Shape(BaseModel):
 class State(Shape):
     """The proxy's state, in one line."""
 
-    level: Literal["good", "warning", "bad"] = Field(description="How serious it is.")
-    text: str = Field(description="The same in one line.")
+    level: Literal["good", "warning", "bad"] = Field(description="How serious the state is.")
+    text: str = Field(description="The state, in one line.")
     advice: str | None = Field(description="What to do about it; null where there is nothing to do.")
 
 
@@ -29,17 +29,17 @@ class Upstream(Shape):
 
     address: str = Field(description="Its address, without a password.")
     reachable: bool = Field(description="Whether the proxy's control connection is up.")
-    product: str | None = Field(description="Redis or Valkey; null until the server has said.")
+    product: str | None = Field(description="Redis or Valkey; null until known.")
     version: str | None = Field(description="Its version.")
     role: Literal["primary", "replica"] | None = Field(description="Its role.")
-    mode: str | None = Field(description="standalone or cluster, as it says.")
+    mode: str | None = Field(description="standalone or cluster, as the server reports it.")
     replicas: int | None = Field(description="How many replicas it has.")
-    commands: float | None = Field(description="Commands per second that it ran, for all its clients.")
+    commands: float | None = Field(description="Commands per second, for all clients of the server.")
     slots: int = Field(description="Slots of a cluster node; 0 for other servers.")
     sentinels: int = Field(description="Sentinels that answer; 0 if none are configured.")
-    clock_offset: float = Field(description="How far its clock is ahead of this machine's, in seconds.")
-    next_deadline: float | None = Field(description="Unix time of the earliest deadline, by its clock.")
-    asked: float | None = Field(description="Unix time of its last answer for this page; null if there was none.")
+    clock_offset: float = Field(description="How far the server's clock is ahead of this machine's, in seconds.")
+    next_deadline: float | None = Field(description="Unix time of the earliest deadline, by the server's clock.")
+    asked: float | None = Field(description="Unix time of the server's last answer for this page; null if none.")
     trouble: str | None = Field(description="Why there is no newer answer; null if the last one is recent.")
 
 
@@ -49,7 +49,9 @@ class Worker(Shape):
     number: int = Field(description="Its number, from 1 on.")
     answers: bool = Field(description="Whether it reported its state.")
     clients: int | None = Field(description="The number of its clients.")
-    blind: bool | None = Field(description="Whether it may not know every covered prefix, and checks every request.")
+    blind: bool | None = Field(
+        description="Whether the worker may not know every covered prefix, and so checks every request."
+    )
 
 
 class Proxies(Shape):
@@ -72,23 +74,27 @@ class Requests(Shape):
 class Removals(Shape):
     """Members that this proxy removed at their deadline. The lists have one element per span of time."""
 
-    removed_lately: float | None = Field(description="Members removed per second, in the time that `requests` spans.")
-    removed: int = Field(description="Members removed in the time that the lists span.")
-    median: float | None = Field(description="How late the sweeper was in that time, in seconds, for half of the keys.")
-    p99: float | None = Field(description="The same for 99 of 100 keys.")
+    removed_lately: float | None = Field(description="Members removed per second, over the span of `requests`.")
+    removed: int = Field(description="Members removed in all spans together.")
+    median: float | None = Field(description="How late the sweeper was for half of the keys, in seconds.")
+    p99: float | None = Field(description="How late the sweeper was for 99 of 100 keys, in seconds.")
     ages: list[float] = Field(description="How many seconds ago each span ended; the oldest first.")
     rates: list[float] = Field(description="Members removed per second in each span.")
-    medians: list[float | None] = Field(description="How late half of the keys were, in seconds; null if none was due.")
-    p99s: list[float | None] = Field(description="The same for 99 of 100 keys.")
+    medians: list[float | None] = Field(
+        description="How late the sweeper was for half of the keys, in seconds; null if no key was due."
+    )
+    p99s: list[float | None] = Field(
+        description="How late the sweeper was for 99 of 100 keys, in seconds; null if no key was due."
+    )
 
 
 class Due(Shape):
-    """Keys by when their earliest deadline falls due. Each key counts once, whatever follows in it."""
+    """Keys by when their earliest deadline falls due. Each key counts once, however many deadlines it has."""
 
     overdue: int = Field(description="Keys whose earliest deadline has passed.")
     minute: int = Field(description="Keys whose earliest deadline passes within a minute, including the overdue.")
-    hour: int = Field(description="The same within an hour.")
-    day: int = Field(description="The same within a day.")
+    hour: int = Field(description="Keys whose earliest deadline passes within an hour, including all above.")
+    day: int = Field(description="Keys whose earliest deadline passes within a day, including all above.")
     keys: int = Field(description="All keys with deadlines.")
 
 

@@ -23,7 +23,7 @@ _FOLDS: Final = 3
 """Maximum number of lines for the problem, and for the advice."""
 
 _FEW: Final = 5
-"""Rows of a list where there is no room for all."""
+"""How many rows of a list to show where there is no room for all."""
 
 _BETWEEN: Final = 4
 _WIDEST: Final = 76
@@ -89,7 +89,7 @@ def _column(width: int) -> int:
 
 
 def _laid(blocks: Sequence[list[str]], width: int) -> Iterator[str]:
-    """Give parts below each other, or in two columns of about the same length."""
+    """Yield the blocks below each other, or in two columns of about the same length."""
     if width < _TWO_COLUMNS:
         for block in blocks:
             yield from ("", *block)

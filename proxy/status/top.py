@@ -85,7 +85,7 @@ class Source:
             )
 
     def read(self) -> tuple[str, Status]:
-        """Read the figures; return the JSON text, and what it means.
+        """Read the figures; return the JSON text, and the status parsed from it.
 
         Raises:
             TopError: the figures are not available.

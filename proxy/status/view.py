@@ -17,7 +17,7 @@ AS_THEY_CAME = (
     "A request may count in two lines. Requests forwarded unchanged count in none: not counting them keeps them cheap."
 )
 DUE = (
-    "Keys by when their earliest deadline falls due. Each key counts once, whatever follows in it. "
+    "Keys by when their earliest deadline falls due. Each key counts once, however many deadlines it has. "
     "Each line includes those above."
 )
 
@@ -26,7 +26,7 @@ class Section(NamedTuple):
     """A titled part of the figures.
 
     Attributes:
-        rank: how important it is where there is no room for all: the lowest stays longest.
+        rank: where there is no room for all sections, those with the highest rank are dropped first.
         title: its title.
         rows: the rows; the first cell names the row, the others are numbers or words.
         head: the titles of the columns; none for rows of two cells.

@@ -53,7 +53,7 @@ securityContext:
 {{- if or .passwordSecret.name .extraVolumeMounts }}
 volumeMounts:
   {{- if .passwordSecret.name }}
-  # A folder, no single file: so a changed password arrives, and the proxy reads it again at each login.
+  # The folder, not the single file: so a changed password arrives. The proxy reads the file at each login.
   - {name: expiremember-proxy-password, mountPath: /etc/expiremember-proxy, readOnly: true}
   {{- end }}
   {{- with .extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
