@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.scripts.naming import Names
-from proxy.session.plain import REPEATED_REQUESTS
+from proxy.session.plain import BATCHED_RUNS
 from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.batch import BatchParser
 from proxy.wire.elements import Elements
@@ -83,7 +83,7 @@ def test_a_run_is_what_the_parser_finds(pieces: list[list[list[bytes]]], cut: in
     requests = [one for piece in pieces for one in piece]
     data = b"".join(map(encode, requests))
     data = data[: len(data) - cut]
-    run = REPEATED_REQUESTS.at(data)
+    run = BATCHED_RUNS.at(data)
     if run is None:
         same = [one for one in requests[:LEAST] if one[0] == requests[0][0] and len(one) == len(requests[0])]
         fit = all(len(word) < 256 and b"\r" not in word for one in same for word in one)
@@ -103,11 +103,11 @@ def test_a_run_is_what_the_parser_finds(pieces: list[list[list[bytes]]], cut: in
 
 def test_a_run_is_bounded() -> None:
     many = encode([b"TTL", b"k", b"m"]) * 1000
-    run = REPEATED_REQUESTS.at(many)
+    run = BATCHED_RUNS.at(many)
     assert run is not None
     assert run.count == MOST
     long = encode([b"SADD", b"k", b"x" * 250]) * 1000
-    run = REPEATED_REQUESTS.at(long)
+    run = BATCHED_RUNS.at(long)
     assert run is not None
     assert run.length <= MOST_BYTES
     assert run.count < MOST

@@ -383,7 +383,7 @@ PURE_READS: Final = (FREQUENT_READS - INDIFFERENT - STRING_LIKE) | frozenset(
 )
 """Commands that only read, and only the keys they name: sending them twice makes no difference."""
 
-REPEATED: frozenset[bytes] = frozenset(
+BATCHED: frozenset[bytes] = frozenset(
     b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM
     ZREM""".split()
 )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.dialects import LATEST, MOST_SECONDS, RELATIVE_UNITS, TOGETHER, WORDS, Deed, Word
 from proxy.commands.lifetime import EXACT, UNITS
-from proxy.commands.table import COMMANDS, REPEATED, Command, Effect
+from proxy.commands.table import BATCHED, COMMANDS, Command, Effect
 from proxy.wire.runs import SIZES
 
 LONGEST: Final = EXACT // 2
@@ -132,12 +132,12 @@ class Operations:
             return self._forms[key]
         except KeyError:
             upper = name.upper()
-            found = self._make(COMMANDS[upper], size, key[2]) if upper in REPEATED and size in SIZES else None
+            found = self._make(COMMANDS[upper], size, key[2]) if upper in BATCHED and size in SIZES else None
             if _OTHERS.get(upper) == size:
                 found = self._other(upper, size)
             elif upper in TOGETHER:
                 found = self._word(WORDS[upper], size)
-            known = upper in REPEATED or upper in _OTHERS or upper in TOGETHER
+            known = upper in BATCHED or upper in _OTHERS or upper in TOGETHER
             if known and size <= MOST_ARGUMENTS and name in (upper, upper.lower()):
                 self._forms[key] = found
             return found

@@ -13,12 +13,12 @@ from typing import Final
 
 from proxy.commands.dialects import TOGETHER
 from proxy.commands.table import (
+    BATCHED,
     FREQUENT,
     FREQUENT_READS,
     INDIFFERENT,
     OF_KEYS,
     PURE_READS,
-    REPEATED,
     STRING_LIKE,
     is_indifferent,
 )
@@ -34,7 +34,7 @@ from proxy.wire.runs import SIZES, Runs
 LARGEST: Final = 16 * 1024
 """Maximum size of a chunk that is parsed here; a larger one is parsed in slices."""
 
-REPEATED_REQUESTS: Final = Runs(spelled for name in REPEATED for spelled in (name, name.lower()))
+BATCHED_RUNS: Final = Runs(spelled for name in BATCHED for spelled in (name, name.lower()))
 """Finds requests that may go together."""
 
 SHORTEST_RUN: Final = 108
@@ -147,7 +147,7 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
     reserved = re.compile(re.escape(prefix)).search
     first_of_prefix = prefix[0]
     lines = LinesCheck(plain, coverage, prefix)
-    may_be_run = REPEATED_REQUESTS.key_at_front
+    may_be_run = BATCHED_RUNS.key_at_front
 
     def check(chunk: bytes) -> bool:
         if coverage.blind:
@@ -252,7 +252,7 @@ def share_check(
     parse = batch.parse_whole
     reserved = re.compile(re.escape(prefix)).search
     none, writes, reads, guarded, joint_writes, joint_reads = Shared
-    joint = {spelling for name in REPEATED | TOGETHER for spelling in (name, name.lower())}
+    joint = {spelling for name in BATCHED | TOGETHER for spelling in (name, name.lower())}
     latest = latest or Latest()
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}

@@ -19,11 +19,11 @@ from itertools import chain, groupby
 from typing import Final, cast
 
 from proxy.commands.dialects import TOGETHER
-from proxy.commands.table import REPEATED, Command
+from proxy.commands.table import BATCHED, Command
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.operations import LONGEST, Form, Operation, plan
 from proxy.session.outgoing import Outgoing
-from proxy.session.plain import REPEATED_REQUESTS
+from proxy.session.plain import BATCHED_RUNS
 from proxy.session.reads import Reads
 from proxy.session.standing import Login, Next, Standing
 from proxy.wire.batch import requests_size
@@ -37,7 +37,7 @@ MOST_MIXED: Final = 200
 
 _BETWEEN: Final = b"\r\n*"
 _NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
-_JOINED: Final = frozenset(spelled for name in REPEATED | TOGETHER for spelled in (name, name.lower()))
+_JOINED: Final = frozenset(spelled for name in BATCHED | TOGETHER for spelled in (name, name.lower()))
 _DEADLINE: Final = re.compile(
     rb"\r\n(?:P?EXPIREMEMBER|[HSZ]P?EXPIRE|FIELDEXPIRE|HSETEX|SADDEX"
     rb"|p?expiremember|[hsz]p?expire|fieldexpire|hsetex|saddex)\r\n"
@@ -96,7 +96,7 @@ class Together:
         """Return whether a chunk may contain requests that can go together."""
         if not self._may_queue(now) and not self.is_ordinary(now):
             return False
-        return REPEATED_REQUESTS.may_be_in(data) or _DEADLINE(data) is not None
+        return BATCHED_RUNS.may_be_in(data) or _DEADLINE(data) is not None
 
     def take(self, data: bytes, begin: int, now: float) -> int:
         """Send the requests that can go together, from a position where a request begins.
@@ -110,7 +110,7 @@ class Together:
             The position after them; `begin` if there are none.
         """
         self._left = 0
-        run = REPEATED_REQUESTS.at(data, begin) if self._standing.transaction is None else None
+        run = BATCHED_RUNS.at(data, begin) if self._standing.transaction is None else None
         if run is None:
             return self._take_mixed(data, begin, now)
         end = begin + run.length
