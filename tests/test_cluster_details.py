@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster, Node
+from tests.conftest import StartProxy, StartServer, installed
 from tests.raw import Raw, request
 from tests.relay import Relay
 from tests.servers import KIND, until
@@ -625,7 +627,34 @@ def check_a_dead_node(stage: Stage) -> None:
         stage.cluster.until_whole()
 
 
+def check_requests_in_a_row(stage: Stage) -> None:
+    """One whose key has gone is redirected, and none beside it, though all could go as one call."""
+    source = stage.through(stage.source)
+    slot, tag = stage.slot(11)
+    stays, goes = f"{tag}1", f"{tag}2"
+    for key in (stays, goes):
+        assert source.command("SADD", key, "m") == b":1\r\n"
+        assert source.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
+    stage.begin_move(slot)
+    migrate(source, goes, stage.target)
+    numbers = count()
+
+    def send() -> list[bytes]:
+        source.send(b"".join(request("SADD", key, next(numbers)) for key in (stays, stays, goes, stays)))
+        return [reply[:4] for reply in source.replies(4)]
+
+    apart = [b":1\r\n", b":1\r\n", b"-ASK", b":1\r\n"]
+    until(lambda: send() != [b"-TRY"] * 4, 5)  # as long as the proxy does not know
+    assert send() == apart
+    stage.cluster.move_keys(slot, stage.source, stage.target)
+    stage.cluster.end_move(slot, stage.source, stage.target)
+    target = stage.through(stage.target)
+    assert target.command("TTL", stays, "m").startswith(b":")
+    assert target.command("SCARD", goes) == b":1\r\n"
+
+
 CHECKS: dict[str, Callable[[Stage], None]] = {
+    "requests in a row": check_requests_in_a_row,
     "a key on its way": check_a_key_on_its_way,
     "a slot that came before": check_a_slot_that_came_before_the_proxy,
     "an index that has gone": check_an_index_that_has_gone,
@@ -669,6 +698,25 @@ def test_details(cluster: Cluster, check: str) -> None:
     cluster.until_whole().flush()
     with Stage(cluster, None) as stage:
         CHECKS[check](stage)
+
+
+def test_requests_in_a_row_before_a_node_that_redirects_them_as_one(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """Before Redis 7.0, if one of its keys has gone; so no call has several keys, as a move may just have begun."""
+    one, other = (start_server(installed("redis-6.2"), "--cluster-enabled", "yes") for _ in range(2))
+    assert one.command("CLUSTER", "ADDSLOTS", *range(16384)) == b"+OK\r\n"
+    assert one.command("CLUSTER", "MEET", "127.0.0.1", other.port) == b"+OK\r\n"
+    identity = other.command("CLUSTER", "MYID").split(b"\r\n")[1]
+    until(lambda: identity in one.command("CLUSTER", "NODES"))
+    until(lambda: b"cluster_state:ok" in one.command("CLUSTER", "INFO"))
+    with start_proxy(one).connect() as client:
+        assert client.command("SADD", "s:{t}1", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "s:{t}1", "m", 1000) == b":1\r\n"
+        slot = client.command("CLUSTER", "KEYSLOT", "t")[1:-2]
+        assert one.command("CLUSTER", "SETSLOT", slot, "MIGRATING", identity) == b"+OK\r\n"
+        client.send(b"".join(request("SADD", f"s:{{t}}{key}", member) for key, member in ("1a", "1b", "2a", "1c")))
+        assert [reply[:4] for reply in client.replies(4)] == [b":1\r\n", b":1\r\n", b"-ASK", b":1\r\n"]
 
 
 @pytest.mark.parametrize("tested", TESTED)

@@ -112,6 +112,7 @@ class ServerCommands:
         blanks: how the server treats a line of spaces between two requests.
         empty_counts: whether an empty request ends a CLIENT REPLY SKIP.
         hides_commands: whether it may hide, before a login, that it does not know a command.
+        redirects_split: whether a cluster node redirects a request although it has some of its keys
         takes_many_arguments: whether it accepts requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection if a line of a request does not end in CRLF.
         declares_terms: whether it reads the terms from a script's first line.
@@ -125,7 +126,7 @@ class ServerCommands:
         self.blanks = Blanks.EMPTY
         self.strict_lines = False
         self.quoting = Quoting.PLAIN
-        self.empty_counts = self.hides_commands = True
+        self.empty_counts = self.hides_commands = self.redirects_split = True
         self.takes_many_arguments = True
         self.declares_terms = False
         self.clustered = True
@@ -167,12 +168,14 @@ class ServerCommands:
         """Load the server's reply to `HELLO`: its name, its version, …"""
         self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
         self.quoting = Quoting.PLAIN
+        self.redirects_split = True
         self.is_valkey = greeting.get(b"server") == b"valkey"
         numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
         if numbers is None:
             return
         version = int(numbers[1]), int(numbers[2])
         self.takes_many_arguments = self.hides_commands = version >= (7, 0)
+        self.redirects_split = version < (7, 0)
         self.empty_counts = greeting.get(b"server") == b"valkey" or not (8, 0) <= version < (8, 6)
         if greeting.get(b"server") != b"valkey":
             return

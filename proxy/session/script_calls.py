@@ -88,11 +88,17 @@ class ScriptCalls:
         return [*pairs, self._names.index_for(keys[0])]
 
     def length_in_slot(self, keys: list[bytes]) -> int:
-        """Return how many keys, from the first on, one script call may have."""
-        if self._names.slots is None:
+        """Return how many keys, from the first on, one script call may have.
+
+        While a slot moves, a cluster node has only some of its keys: a call with others would be refused as a whole.
+        """
+        names, first = self._names, keys[0]
+        if names.slots is None:
             return len(keys)
-        index = self._names.index_for(keys[0])
-        return next((place for place, key in enumerate(keys) if self._names.index_for(key) != index), len(keys))
+        if self._server.redirects_split or names.is_moving(first):  # a move may begin before the proxy knows of it
+            return next((place for place, key in enumerate(keys) if key != first), len(keys))
+        index = names.index_for(first)
+        return next((place for place, key in enumerate(keys) if names.index_for(key) != index), len(keys))
 
     def replacing(
         self,
