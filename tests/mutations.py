@@ -227,7 +227,11 @@ MUTATIONS = [
     Mutation(
         _LUA + "void.lua", "voided = voided + call('zrem', shadow, member)", "voided = 0", "lives within a transaction"
     ),
-    Mutation(_LUA + "remove.lua", "reply = run(2, 2)", "reply = run(2)", "HGETDEL of nothing"),
+    Mutation(_LUA + "shared/run.lua", "pcall(behind, reply)", "behind(reply)", "told what has run"),
+    Mutation(_LUA + "batch.lua", "if replies[number] == nil then", "if true then", "told what has run"),
+    Mutation("session/together.py", r"(?:[1-9][0-9]{0,14}\r)+", r"(?:[1-9][0-9 ]{0,14}\r)+", "odd delays"),
+    Mutation("session/script_calls.py", " or names.is_moving(first)", "", "requests in a row"),
+    Mutation(_LUA + "remove.lua", "return run(2, 2, ", "return run(2, nil, ", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call(ARGV[1], KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
     Mutation(_LUA + "copy.lua", "call(unpack(copy))", "0", "COPY"),
     Mutation(_LUA + "move.lua", "redis.pcall('zrem', index, key)", "", "index"),

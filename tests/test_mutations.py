@@ -35,6 +35,7 @@ from tests import test_joint as joint
 from tests import test_leaving as leaving
 from tests import test_lifecycle as lifecycle
 from tests import test_lives as lives
+from tests import test_lost_rights as lost_rights
 from tests import test_many_due as many_due
 from tests import test_memory as memory
 from tests import test_native_expiry as native
@@ -999,6 +1000,8 @@ CHECKS |= {
     "writes, another type is due": lambda place: together.check_due_of_another_type(
         place.server, place.proxy("--no-sweep")
     ),
+    "told what has run": lambda place: lost_rights.check_what_has_run_is_told(place.server, place.proxy()),
+    "odd delays": lambda place: together.check_odd_delays(place.proxy()),
     "forbidden writes": lambda place: together.check_forbidden_writes(place.server, place.proxy()),
     "dialect pairs": lambda place: together.check_dialect_pairs(place.server, place.proxy()),
     "emptied": lambda place: together.check_emptied(place.server, place.proxy()),

@@ -449,9 +449,11 @@ class Program:
             case "d" | "d000":
                 words = [str(self._chance.randrange(2000, 9000)) + pattern[1:]]
                 if self._chance.random() < 0.03:
-                    words = ("-5", "0", "x", "01", "9" * 17, "9" * 20)
+                    words = ("-5", "0", "x", "01", "5 6", " 5", "5\r6", "9" * 17, "9" * 20)
             case "f":
-                words = ("1", "2.5", "-3", "inf", "1e3", "NX", "x") if self._chance.random() < 0.2 else ("7",)
+                words = (
+                    ("1", "2.5", "-3", "inf", "1e3", "NX", "x", "1 2", "") if self._chance.random() < 0.2 else ("7",)
+                )
             case "u":
                 words = ("s", "ms", "MS", "h") if self._chance.random() < 0.1 else ("s",)
             case _:
@@ -960,6 +962,22 @@ def check_refused_mixture(server: Server, proxy: Proxy) -> None:
                 got = pipelined(client, mixture * 9)
                 for place, reply in enumerate(got):
                     assert alike(reply, wanted[place % len(mixture)]), (refusal, mixture[place % len(mixture)], reply)
+
+
+def check_odd_delays(proxy: Proxy) -> None:
+    with proxy.connect() as client:
+        assert client.command("SADD", "odd:s", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "odd:s", "m", 1000) == b":1\r\n"
+        for delay in ("5 6", " 5", "5 ", "5\r6", "", "5\n6"):
+            requests: list[Words] = [
+                *[("EXPIREMEMBER", "odd:s", "m", "1000")] * 6,
+                ("EXPIREMEMBER", "odd:s", "m", delay),
+            ]
+            assert pipelined(client, requests) == singly(client, requests), delay
+
+
+def test_odd_delays_in_a_run_are_refused_as_alone(proxy: Proxy) -> None:
+    check_odd_delays(proxy)
 
 
 @pytest.mark.every_kind

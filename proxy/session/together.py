@@ -30,8 +30,8 @@ from proxy.wire.batch import requests_size
 from proxy.wire.request import RequestReader, bulks
 from proxy.wire.runs import LEAST, MOST_BYTES, Run
 
-_POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14} )+")
-_NUMBERS: Final = re.compile(rb"[-+.0-9 ]+")
+_POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14}\r)+")
+_NUMBERS: Final = re.compile(rb"[-+.0-9\r]+")
 MOST_MIXED: Final = 200
 """Maximum number of requests in a call with several forms."""
 
@@ -145,7 +145,7 @@ class Together:
         names = list(dict.fromkeys(keys))
         if form.unit and not self._note_deadlines(form, run, names, now):
             return 0
-        if form.scored and not _NUMBERS.fullmatch(b" ".join(run.column(2))):
+        if form.scored and not _NUMBERS.fullmatch(b"\r".join(run.column(2))):
             return 0  # it may be an option
         if len(names) == 1:
             runs = bytes((1, 1, run.count))
@@ -170,7 +170,7 @@ class Together:
         if not self._ground.checks.long_lists.isdisjoint(names):
             return False
         terms = run.column(3)
-        if not _POSITIVE.fullmatch(b" ".join(terms) + b" ") or self._coverage.unconfirmed(names):
+        if not _POSITIVE.fullmatch(b"\r".join(terms) + b"\r") or self._coverage.unconfirmed(names):
             return False
         delays = [int(term) * form.unit for term in terms]
         if max(delays) > LONGEST:

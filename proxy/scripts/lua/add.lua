@@ -14,9 +14,9 @@ if call('exists', shadow) == 1 then
   settle(key, shadow, index, cleared)
   over = renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared)
 end
-local reply = run(2)
-if over and over[1] and words:find('over', 1, true) and not failed(reply) then
-  call('zrem', shadow, unpack(over))
-  refresh(key, shadow, index)
-end
-return reply
+return run(2, nil, function()
+  if over and over[1] and words:find('over', 1, true) then
+    call('zrem', shadow, unpack(over))
+    refresh(key, shadow, index)
+  end
+end)

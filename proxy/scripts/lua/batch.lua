@@ -180,10 +180,10 @@ function work.r(replies, number, form, first, count)
     replies[size + place] = reply
   end
   kinds[number] = nil
-  if not earliest or not removed then return end
+  if not earliest then return end
   local kind, new = kind_of(number), {}
   if kind == 'none' then return drop_key(number) end
-  if not timed[1] then return end
+  if not removed or not timed[1] then return end
   for place, stays in ipairs(there(number, kind, key, timed)) do
     if not stays then
       new[#new + 1] = '-' .. deadlines[timed[place]]
@@ -323,15 +323,17 @@ function work.p(replies, number, form, first, count)
   end
   for place, member in ipairs(members) do
     local deadline = not dropped[member] and tonumber(scores[place] or nil)
-    replies[size + place] = 0
-    if deadline then
+    if not deadline then
+      replies[size + place] = 0
+    else
+      local kind = kind_of(number)
+      local counts = proper[kind] and (deadline > 0 or not has(kind, key, member))
       local gone = redis.pcall('zrem', shadow, member)
       if failed(gone) then
         replies[size + place] = {err = told(gone.err, 'zrem')}
       else
         dropped[member], stale[number] = true, true
-        local kind = kind_of(number)
-        replies[size + place] = proper[kind] and (deadline > 0 or not has(kind, key, member)) and 1 or 0
+        replies[size + place] = counts and 1 or 0
       end
     end
   end
@@ -396,7 +398,10 @@ for position = 1, #plan, 3 do
   failure = nil
   local done, problem = pcall(form.work, replies, plan[position + 1], form, first, count)
   if not done then
-    for number = size + 1, size + count do replies[number] = failure or error(problem, 0) end
+    -- What has run keeps its reply (shared/run.lua).
+    for number = size + 1, size + count do
+      if replies[number] == nil then replies[number] = failure or error(problem, 0) end
+    end
   end
   first = first + count * form.width
 end

@@ -13,4 +13,5 @@ end
 local reply = run(2)
 if type(reply) ~= 'number' then return reply end
 if math.abs(reply) < 2 ^ 53 then return {ok = string.format('%.0f', reply)} end
-return {ok = call('hmget', key, ARGV[place])[1]}
+local exact = redis.pcall('hmget', key, ARGV[place])
+return {ok = failed(exact) and string.format('%.0f', reply) or exact[1]}

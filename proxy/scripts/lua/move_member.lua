@@ -37,10 +37,10 @@ end
 local function arrived() return has(call('type', target).ok, target, member) end
 local stale = source ~= target and call('zscore', right, member) and not arrived()
 if forget(call('type', source).ok, source, left, member) then refresh(source, left, index) end
-local reply = run(3)
-if stale and arrived() then
-  call('zrem', right, member)
-  refresh(target, right, index)
-end
-void(call('type', source).ok, source, left, member)
-return reply
+return run(3, nil, function()
+  if stale and arrived() then
+    call('zrem', right, member)
+    refresh(target, right, index)
+  end
+  void(call('type', source).ok, source, left, member)
+end)

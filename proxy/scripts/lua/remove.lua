@@ -13,14 +13,11 @@ for position = tonumber(first), tonumber(last), tonumber(step) do
   forgotten = forget(kind, key, shadow, ARGV[position]) or forgotten
 end
 if forgotten then refresh(key, shadow, index) end
-local reply = run(2, 2)
-if failed(reply) or call('exists', shadow) == 0 then return reply end
-kind = call('type', key).ok
-if kind == 'none' then
-  drop(key, shadow, index)
-  return reply
-end
-for position = tonumber(first), tonumber(last), tonumber(step) do
-  void(kind, key, shadow, ARGV[position])
-end
-return reply
+return run(2, 2, function()
+  if call('exists', shadow) == 0 then return end
+  kind = call('type', key).ok
+  if kind == 'none' then return drop(key, shadow, index) end
+  for position = tonumber(first), tonumber(last), tonumber(step) do
+    void(kind, key, shadow, ARGV[position])
+  end
+end)

@@ -5,9 +5,9 @@
 -- Result: the request's own
 -- Complexity: O(log n) for each key, beside the request's own; shadows are freed lazily
 for position = 2, #KEYS, 2 do settle(KEYS[position], KEYS[position + 1], KEYS[1]) end
-local reply = run(1)
-for position = 2, #KEYS, 2 do
-  local kind = call('type', KEYS[position]).ok
-  if kind == 'none' or kind == 'string' then drop(KEYS[position], KEYS[position + 1], KEYS[1]) end
-end
-return reply
+return run(1, nil, function()
+  for position = 2, #KEYS, 2 do
+    local kind = call('type', KEYS[position]).ok
+    if kind == 'none' or kind == 'string' then drop(KEYS[position], KEYS[position + 1], KEYS[1]) end
+  end
+end)
