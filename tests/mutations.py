@@ -584,7 +584,8 @@ MUTATIONS = [
         "session/intake.py", "if self._standing.is_stranger and not reader.within and", "if False and", "before a login"
     ),
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),
-    Mutation("relay/budget.py", "self._budget.account(self.bytes, 0)", "pass", "held limit"),
+    Mutation("wire/reply.py", "return _SIGN_SIZE * count if count > _FEW else 0", "return 0", "signs are held"),
+    Mutation("relay/budget.py", "self._budget.account(self.bytes + self.beside, 0)", "pass", "held limit"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),

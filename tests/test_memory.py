@@ -405,6 +405,32 @@ def check_replies_in_doubt(server: Server, start_proxy: StartProxy) -> None:
     proxy.stop()
 
 
+@pytest.mark.parametrize("piece", ["CLIENT REPLY SKIP", "SISMEMBER s m"])
+def test_outstanding_replies_count_as_held(server: Server, start_proxy: StartProxy, piece: str) -> None:
+    check_outstanding_replies(server, start_proxy, piece)
+
+
+def check_outstanding_replies(server: Server, start_proxy: StartProxy, piece: str = "SISMEMBER s m") -> None:
+    """Small requests behind one that blocks: the proxy keeps more for each than it sent on."""
+    proxy, admin = with_admin(start_proxy, server, "--held-limit", str(4 * MEGABYTE))
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    requests = request("BLPOP", "queue", 0) + request(*piece.split()) * 2000
+    with ExitStack() as stack:
+        clients = [stack.enter_context(proxy.connect()) for _ in range(4)]
+        clients[0].send(requests)
+        until(lambda: admin.metrics()["held_bytes"] > 1.5 * MEGABYTE, what="the replies that the first one awaits")
+        for client in clients[1:]:
+            with suppress(ConnectionError):
+                client.send(requests)
+        until(lambda: admin.metrics()["requests_refused_total{reason=held_limit}"] > 0, what="one too many")
+        assert admin.metrics()["held_bytes"] < 6 * MEGABYTE
+        server.command("RPUSH", "queue", *range(10))
+        assert clients[0].reply().startswith(b"*2\r\n")
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+    proxy.stop()
+
+
 def test_what_waits_is_not_searched_letter_by_letter() -> None:
     """While a sign is awaited, of which the server might say that it refuses it."""
     replies = ReplySubstitution()

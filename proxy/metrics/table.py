@@ -76,7 +76,7 @@ class Metrics:
     requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reply_in_multi", "reserved_name", "too_long", "not_announced", "overtaken", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long held requests waited.", *_SHORT)
-    held_bytes: float = gauge("Bytes of incomplete or held requests, of all clients.")
+    held_bytes: float = gauge("Bytes of incomplete, held or many outstanding requests, of all clients.")
     covered_prefixes: float = gauge("Prefixes under which keys may have members with deadlines.", "upstream")
     next_deadline_timestamp_seconds: float = gauge("Unix time of the earliest deadline; 0 when there is none.", "upstream")
     members_expired_total: Counter[str] = tally("Members removed at their deadline: by the sweeper, or before a request that would have seen them (not counted: those removed by a transaction or by a script that replaces a request).", "trigger", "sweep", "request")

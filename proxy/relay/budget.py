@@ -1,4 +1,4 @@
-"""Limit the bytes of requests that the proxy buffers for all clients together.
+"""Limit the bytes that the proxy keeps of requests, and for those under way, of all clients together.
 
 Its tests: tests/test_hostile.py.
 """
@@ -61,37 +61,39 @@ class HeldBudget:
 
 
 class Holding:
-    """The bytes of requests that one connection holds.
+    """The bytes that one connection holds: of requests, and beside them.
 
     Args:
         budget: the budget shared by all connections.
 
     Attributes:
-        bytes: the number of bytes, as last recorded.
+        bytes: the number of bytes of requests, as last recorded.
+        beside: the number of other bytes, as last recorded.
     """
 
-    __slots__ = ("_budget", "_recount", "bytes")
+    __slots__ = ("_budget", "_recount", "beside", "bytes")
 
     def __init__(self, budget: HeldBudget) -> None:
-        self.bytes = 0
+        self.bytes = self.beside = 0
         self._budget = budget
         self._recount: asyncio.TimerHandle | None = None  # checks whether the server has taken what it was sent
 
-    def account(self, waiting: int, unsent: int, again: Callable[[], object]) -> bool:
+    def account(self, waiting: int, unsent: int, again: Callable[[], object], beside: int = 0) -> bool:
         """Record the connection's bytes; return whether it may hold that many.
 
         Args:
             waiting: bytes that wait in the proxy.
             unsent: bytes on their way that the server has not taken yet.
             again: called later to record the bytes again.
+            beside: bytes of what is kept for requests that were sent on.
         """
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0
         elif self._recount is None:
             # The loop may not report it: it calls `resume_writing` only after `pause_writing`.
             self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count, again)
-        before, self.bytes = self.bytes, waiting + unsent
-        return self._budget.account(before, self.bytes, unsent)
+        before, self.bytes, self.beside = self.bytes + self.beside, waiting + unsent, beside
+        return self._budget.account(before, self.bytes + beside, unsent)
 
     def _count(self, again: Callable[[], object]) -> None:
         self._recount = None
@@ -99,7 +101,7 @@ class Holding:
 
     def end(self) -> None:
         """Release all bytes."""
-        self._budget.account(self.bytes, 0)
-        self.bytes = 0
+        self._budget.account(self.bytes + self.beside, 0)
+        self.bytes = self.beside = 0
         if self._recount is not None:
             self._recount.cancel()

