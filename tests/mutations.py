@@ -464,8 +464,9 @@ MUTATIONS = [
         "together, index",
     ),
     # Those of many clients.
-    Mutation("relay/joint.py", "self._by_digest and said.startswith(", "False and said.startswith(", "joint, flushed"),
-    Mutation("relay/joint.py", "_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST", "_NO_SUCH_SCRIPT,", "joint, no digests"),
+    Mutation("relay/joint.py", "for_good or said.startswith(_NO_SUCH_SCRIPT)", "for_good", "joint, flushed"),
+    Mutation("relay/joint.py", "_NOT_BY_DIGEST(said) is not None", "False", "joint, no digests"),
+    Mutation("relay/joint.py", "[^\\r]*'evalsha'", "", "joint, digests again"),
     Mutation(
         "relay/joint.py",
         "ports, self._left = self._left, []\n        for port, reply",

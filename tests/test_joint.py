@@ -155,6 +155,34 @@ def check_no_digests(server: Server, sharing: Proxy) -> None:
 
 
 @on_each
+def test_a_script_that_was_refused_a_command_is_still_named_by_its_digest(server: Server, sharing: Proxy) -> None:
+    check_digests_after_a_refusal(server, sharing)
+
+
+def check_digests_after_a_refusal(server: Server, sharing: Proxy) -> None:
+    def by_digest() -> int:
+        found = re.search(rb"cmdstat_evalsha:calls=(\d+)", server.command("INFO", "commandstats"))
+        return int(found[1]) if found else 0
+
+    with crowd(sharing) as clients:
+
+        def are_named_by_digest() -> bool:
+            before = by_digest()
+            assert at_once(clients, [("SADD", "c:s", "m")] * CLIENTS).count(b":0\r\n") == CLIENTS
+            return by_digest() > before
+
+        at_once(clients, [("SADD", "c:s", "m")] * CLIENTS)
+        until(are_named_by_digest, what="calls by digest")
+        assert server.command("ACL", "SETUSER", "default", "-time") == b"+OK\r\n"
+        try:
+            replies = at_once(clients, [("SADD", "c:s", "m")] * CLIENTS)
+            assert {reply[:7] for reply in replies} <= {b"-NOPERM", b":0\r\n"}
+        finally:
+            server.command("ACL", "SETUSER", "default", "+@all")
+        until(are_named_by_digest, what="calls by digest again")
+
+
+@on_each
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_all_are_refused_as_each_would_be(
     server: Server, sharing: Proxy, start_proxy: StartProxy, protocol: int

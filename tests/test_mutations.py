@@ -799,6 +799,7 @@ CHECKS |= {
     "joint, errors": _sharing(lambda _, proxy: joint.check_own_errors(proxy)),
     "joint, flushed": _sharing(joint.check_flushed_scripts),
     "joint, no digests": _sharing(joint.check_no_digests),
+    "joint, digests again": _sharing(joint.check_digests_after_a_refusal),
     "joint, paused": _sharing(joint.check_paused),
     "another user": _sharing(sharing.test_a_user_who_looks_like_the_proxys_own_does_not_share),
     "a state of its own": lambda place: sharing.test_a_state_of_its_own_keeps_a_client_from_sharing(

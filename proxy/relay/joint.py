@@ -8,6 +8,7 @@ proxy's user may not run scripts by digest, nothing has run, and the text is sen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -29,7 +30,8 @@ MOST: Final = MOST_PARTS
 """Maximum number of requests per call: their replies are split in one go."""
 
 _NO_SUCH_SCRIPT: Final = b"-NOSCRIPT"
-_NOT_BY_DIGEST: Final = b"-NOPERM", b"-ERR unknown command"
+_NOT_BY_DIGEST: Final = re.compile(rb"-(?:NOPERM [^\r]*'evalsha'|ERR unknown command)").match
+"""The script itself may fail with NOPERM, for a command that it runs."""
 
 
 class Taken(NamedTuple):
@@ -98,9 +100,11 @@ class Joint:
         """Pass each client its reply, or send the text if the digest did not work."""
         said = b"".join(self._pieces)
         self._pieces.clear()
-        if self._by_digest and said.startswith((_NO_SUCH_SCRIPT, *_NOT_BY_DIGEST)):
-            self._send_text(said)
-            return
+        if self._by_digest and said[:1] == b"-":
+            for_good = _NOT_BY_DIGEST(said) is not None
+            if for_good or said.startswith(_NO_SUCH_SCRIPT):
+                self._send_text(for_good=for_good)
+                return
         if said[:1] == b"-":
             replies = [said] * len(self._left)
         else:
@@ -130,10 +134,10 @@ class Joint:
             raise ValueError
         return replies
 
-    def _send_text(self, said: bytes) -> None:
+    def _send_text(self, *, for_good: bool) -> None:
         """Send the call again with the script's text: it has not run."""
         self._by_digest = False
-        self._lane.lack_script(self._script, for_good=said.startswith(_NOT_BY_DIGEST))
+        self._lane.lack_script(self._script, for_good=for_good)
         if self._lane.state is not State.OPEN:
             self._give_back(b"")
             return
