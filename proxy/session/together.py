@@ -36,7 +36,7 @@ MOST_MIXED: Final = 200
 """Maximum number of requests in a call with several forms."""
 
 _BETWEEN: Final = b"\r\n*"
-_NAME: Final = re.compile(rb"\*[0-9]\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
+_NAME: Final = re.compile(rb"\*[0-9]{1,4}\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
 _JOINED: Final = frozenset(spelled for name in BATCHED | TOGETHER for spelled in (name, name.lower()))
 _DEADLINE: Final = re.compile(
     rb"\r\n(?:P?EXPIREMEMBER|[HSZ]P?EXPIRE|FIELDEXPIRE|HSETEX|SADDEX"
@@ -183,6 +183,8 @@ class Together:
         name = _NAME(data, begin)
         if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
             return begin
+        if not self._may_begin(data, begin):
+            return begin
         piece = data[begin : begin + MOST_BYTES]
         queued = self._may_queue(now)
         if not (queued or self.is_ordinary(now)) or self._ground.prefix in piece or self._is_of_cluster:
@@ -213,6 +215,19 @@ class Together:
                 self._out.append(data[position:end])
             position = end
         return position
+
+    def _may_begin(self, data: bytes, begin: int) -> bool:
+        """Return whether the first requests may go together, by their names: most that cannot are so never parsed here.
+
+        What looks like the beginning of a request may be part of an argument: then they are judged one by one.
+        """
+        for place in range(LEAST):
+            name = _NAME(data, begin)
+            if name is None or not (name[1] in _JOINED or name[1] in PLAIN):
+                self._left = max(0, place - 1)
+                return False
+            begin = data.find(_BETWEEN, begin) + 2
+        return True
 
     def _queue(self, requests: list[list[bytes]], begin: int, now: float) -> int:
         """Queue the first group of requests together in the open transaction; return the position after it."""
