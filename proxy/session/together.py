@@ -181,9 +181,7 @@ class Together:
     def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
         """Send the requests of several forms that can go together; return the position after them."""
         name = _NAME(data, begin)
-        if name is None or name[1] not in _JOINED or data.count(_BETWEEN, begin, begin + MOST_BYTES) < LEAST - 1:
-            return begin
-        if not self._may_begin(data, begin):
+        if name is None or name[1] not in _JOINED or not self._may_begin(data, begin):
             return begin
         piece = data[begin : begin + MOST_BYTES]
         queued = self._may_queue(now)
@@ -217,7 +215,7 @@ class Together:
         return position
 
     def _may_begin(self, data: bytes, begin: int) -> bool:
-        """Return whether the first requests may go together, by their names: most that cannot are so never parsed here.
+        """Return whether there are enough requests, and the first ones may go together, by their names.
 
         What looks like the beginning of a request may be part of an argument: then they are judged one by one.
         """
