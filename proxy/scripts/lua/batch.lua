@@ -84,6 +84,7 @@ end
 local function void_absent(number, key, shadow, form, first, count)
   local kind = kind_of(number)
   if kind == 'none' or kind == 'string' then return drop_key(number) end
+  if count == 1 and form.from == form.to and not call('zscore', shadow, ARGV[first + form.from - 1]) then return end
   local members, named, with, void, over = {}, {}, {}, {}, {}
   for position = first, first + (count - 1) * form.width, form.width do
     for place = position + form.from - 1, position + form.to - 1, form.step do members[#members + 1] = ARGV[place] end
@@ -119,7 +120,7 @@ local function void_absent(number, key, shadow, form, first, count)
 end
 function work.a(replies, number, form, first, count)
   local key, shadow, name, width, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, form.width, #replies
-  local earliest, over, gone = earliest_of(number), nil, {}
+  local earliest, over, gone = earliest_of(number), nil, nil
   if earliest and earliest <= moment then earliest = settle_key(number) end
   if earliest then over = void_absent(number, key, shadow, form, first, count) end
   if form.typed then redis.setresp(3) end
@@ -131,12 +132,15 @@ function work.a(replies, number, form, first, count)
     kinds[number] = not failed(reply) and form.kind or nil
     if over and not failed(reply) then
       for named = position + form.from - 1, position + form.to - 1, form.step do
-        if over[ARGV[named]] then gone[#gone + 1], over[ARGV[named]] = ARGV[named], nil end
+        if over[ARGV[named]] then
+          gone = gone or {}
+          gone[#gone + 1], over[ARGV[named]] = ARGV[named], nil
+        end
       end
     end
   end
   if form.typed then redis.setresp(2) end
-  if gone[1] then
+  if gone then
     call('zrem', shadow, unpack(gone))
     stale[number] = true
   end
@@ -208,7 +212,7 @@ end
 -- For eE; uses: 
 function work.e(replies, number, form, first, count)
   local key, shadow, size, unit = KEYS[2 * number], KEYS[2 * number + 1], #replies, form.name
-  local kind, earliest, members = kind_of(number), earliest_of(number), {}
+  local kind, earliest = kind_of(number), earliest_of(number)
   local at, late, width, yes, no, early = first + form.from - 1, first + form.to - 1, form.width, 1, 0, 0
   local other = not proper[kind] and redis.error_reply('ERR object type is unsupported')
   -- For E; uses: fits
@@ -236,6 +240,7 @@ function work.e(replies, number, form, first, count)
     replies[size + 1] = set_deadlines(number, deadline, deadline, only) or yes
     return
   end
+  local members = {}
   for place = 1, count do members[place] = ARGV[at + (place - 1) * width] end
   local each = only and only == added[number] and {true} or there(number, kind, key, members)
   if earliest and earliest <= moment then
