@@ -9,7 +9,7 @@ local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
 if call('exists', shadow) == 0 then return run(2, 2) end
 settle(key, shadow, index, cleared ~= '')
 local kind, forgotten = call('type', key).ok, false
-for position = tonumber(first), tonumber(last), tonumber(step) do
+for position = first + 0, last + 0, step + 0 do
   forgotten = forget(kind, key, shadow, ARGV[position]) or forgotten
 end
 if forgotten then refresh(key, shadow, index) end
@@ -17,7 +17,7 @@ return run(2, 2, function()
   if call('exists', shadow) == 0 then return end
   kind = call('type', key).ok
   if kind == 'none' then return drop(key, shadow, index) end
-  for position = tonumber(first), tonumber(last), tonumber(step) do
+  for position = first + 0, last + 0, step + 0 do
     void(kind, key, shadow, ARGV[position])
   end
 end)
