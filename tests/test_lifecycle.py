@@ -683,6 +683,47 @@ def held(proxy: Proxy) -> int:
     return int(found[1])
 
 
+@pytest.mark.one_kind
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_signal_at_the_very_end_changes_nothing(server: Server, start_proxy: StartProxy, workers: str) -> None:
+    check_a_late_signal(server, start_proxy, workers)
+
+
+def check_a_late_signal(server: Server, start_proxy: StartProxy, workers: str) -> None:
+    """A deploy script may send one as another proxy takes over."""
+    for _ in range(3):
+        proxy = start_proxy(server, "--workers", workers)
+        status = Path(f"/proc/{proxy.process.pid}/status")
+        proxy.process.send_signal(signal.SIGTERM)
+        while catches(status):
+            pass
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+
+
+@pytest.mark.one_kind
+def test_a_signal_after_a_failure_changes_nothing(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "proxy", "--listen", address, "--upstream", server.url]
+        with subprocess.Popen(command, env=proxy_environment(), stderr=subprocess.PIPE) as process:
+            status = Path(f"/proc/{process.pid}/status")
+            while not catches(status) and process.poll() is None:
+                pass
+            while catches(status):
+                pass
+            process.terminate()
+            assert process.wait(20) == 2
+
+
+def catches(status: Path) -> bool:
+    """Whether a process has a handler for SIGTERM; `status`: its file under /proc."""
+    with suppress(OSError):  # it has ended
+        found = re.search(r"^SigCgt:\s+([0-9a-f]+)$", status.read_text(), re.MULTILINE)
+        return found is not None and bool(int(found[1], 16) & 1 << (signal.SIGTERM - 1))
+    return False
+
+
 def accepts(proxy: Proxy) -> bool:
     assert not isinstance(proxy.address, Path)
     try:

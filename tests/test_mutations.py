@@ -1024,6 +1024,7 @@ CHECKS |= {
         place.server, place.start_proxy, ends.certificate(place.folder)
     ),
     "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
+    "a late signal": lambda place: lifecycle.check_a_late_signal(place.server, place.start_proxy, "1"),
     "streams at the end": lambda place: lifecycle.check_streams(place.server, place.start_proxy),
     "messages to who has left": lambda place: ends.check_messages(place.server, place.start_proxy),
     "a header at every cut": lambda place: headers.check_every_cut(_proxied(place)),
