@@ -19,6 +19,20 @@ def hold() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
+class StoppedError(Exception):
+    """The process was told to stop while signals were blocked."""
+
+
+def check() -> None:
+    """Check whether the process has been told to stop; for loops that wait while signals are blocked.
+
+    Raises:
+        StoppedError: it has.
+    """
+    if not signal.sigpending().isdisjoint((signal.SIGTERM, signal.SIGINT)):
+        raise StoppedError
+
+
 def release() -> None:
     """Unblock the signals and deliver pending ones. Harmless if they are not blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
