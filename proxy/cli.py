@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from proxy import __version__, logs, settings
 from proxy.bad_settings import nearest
 from proxy.events import options as telling
-from proxy.held_signals import release
+from proxy.held_signals import StoppedError, release
 from proxy.keydb import options as importing
 from proxy.listen.given import from_manager
 from proxy.loading import loading
@@ -103,7 +103,11 @@ def _run(config: Path | None, **flags: Any) -> None:
             from proxy.workers.supervisor import run
         else:
             from proxy.server import run
-    code = run(chosen, given)
+    try:
+        code = run(chosen, given)
+    except StoppedError:
+        log.info("stopped")
+        return
     if code:
         sys.exit(code)
 

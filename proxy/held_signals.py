@@ -1,9 +1,9 @@
-"""Block signals while the program loads, until there are handlers for them.
+"""Block signals while there are no handlers for them: while the program loads, and while it exits.
 
 Its tests: tests/test_lifecycle.py.
 
-Otherwise SIGHUP would end the process, SIGINT would print a traceback, and SIGTERM would be lost in the first process
-of a container.
+Otherwise SIGHUP would end the process, SIGINT would print a traceback, SIGTERM would be lost in the first process of a
+container, and any of them would replace the exit status.
 """
 
 from __future__ import annotations
@@ -17,6 +17,20 @@ _HELD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def hold() -> None:
     """Block the signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+class StoppedError(Exception):
+    """The process was told to stop while signals were blocked."""
+
+
+def check() -> None:
+    """Check whether the process has been told to stop; for loops that wait while signals are blocked.
+
+    Raises:
+        StoppedError: it has.
+    """
+    if not signal.sigpending().isdisjoint((signal.SIGTERM, signal.SIGINT)):
+        raise StoppedError
 
 
 def release() -> None:

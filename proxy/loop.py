@@ -1,5 +1,6 @@
-"""The event loop: uvloop's with two changes. Host names are looked up in threads that do not delay the process's exit,
-and a protocol is notified if connecting is cancelled at the moment when it succeeds.
+"""The event loop: uvloop's with three changes. Host names are looked up in threads that do not delay the process's
+exit, a protocol is notified if connecting is cancelled at the moment when it succeeds, and signals are blocked at the
+end.
 
 Its tests: tests/test_lookups.py.
 
@@ -14,14 +15,17 @@ import contextlib
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVarTuple
 from weakref import WeakSet
 
 import uvloop
 
 from proxy import names
+from proxy.held_signals import hold
 from proxy.names import Found
 from proxy.tls import Beneath, secure
+
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class Droppable(asyncio.Protocol, ABC):
@@ -33,7 +37,7 @@ class Droppable(asyncio.Protocol, ABC):
 
 
 class _OwnWays(asyncio.AbstractEventLoop):
-    """Adds the two changes to a loop."""
+    """Adds the first two changes to a loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,6 +125,21 @@ def _told(factory: Callable[[], asyncio.BaseProtocol]) -> Iterator[Callable[[], 
 
 class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
     """The event loop of the proxy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handles_signals = False
+
+    def add_signal_handler(self, sig: int, callback: Callable[[*_Arguments], object], *args: *_Arguments) -> None:
+        """Call a function on a signal."""
+        super().add_signal_handler(sig, callback, *args)
+        self._handles_signals = True
+
+    def close(self) -> None:
+        """Close the loop; block signals that it has handled, which would end the process with a wrong exit status."""
+        if self._handles_signals:
+            hold()
+        super().close()
 
     async def _create_connection(self, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
         """Perform TLS handshakes as for clients: uvloop's way logs an error if a connection ends during its own."""

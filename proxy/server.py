@@ -93,6 +93,10 @@ _COVER_AGAIN_SECONDS: Final = 1.0
 FIRST_SECONDS: Final = 2.0
 """How long a connected client may take for its first request while another process takes over."""
 
+LAST_SECONDS: Final = 2.0
+"""How long before the end of `shutdown_timeout` the proxy sends no more requests: time for the replies to those that
+run, and for the clients to read them (`FAREWELL_SECONDS`)."""
+
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
@@ -459,6 +463,13 @@ class Server:
         except Exception as error:  # noqa: BLE001 - a defect that one client meets must not end the others
             connection.fail(error)
 
+    def _cut_short(self, connection: ClientConnection) -> bool:
+        try:
+            return connection.cut_short()
+        except Exception as error:  # noqa: BLE001 - as above
+            connection.fail(error)
+            return False
+
     def _see_all_off(self) -> None:
         """Stop waiting for clients' first requests."""
         self._relieved = False
@@ -727,14 +738,21 @@ class Server:
         )
         for connection in list(self._connections):
             self._see_off(connection)
-        try:
-            async with asyncio.timeout_at(give_up):
+        if not await self._have_left_by(give_up - min(LAST_SECONDS, seconds / 2)):
+            if dropped := sum(map(self._cut_short, list(self._connections))):
+                log.warning("requests dropped: shutdown_timeout is nearly over", connections=dropped)
+            if not await self._have_left_by(give_up):
+                log.warning("stopped before the server had answered", connections=len(self._connections))
+                for connection in list(self._connections):
+                    connection.abandon()
+                await asyncio.sleep(0)
+
+    async def _have_left_by(self, when: float) -> bool:
+        """Wait until all connections have ended, at most until `when`; return whether they have."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(when):
                 await self._empty.wait()
-        except TimeoutError:
-            log.warning("stopped before the server had answered", connections=len(self._connections))
-            for connection in list(self._connections):
-                connection.abandon()
-            await asyncio.sleep(0)
+        return self._empty.is_set()
 
 
 async def _serve(settings: Settings, files: int, succession: Succession) -> None:
@@ -771,6 +789,7 @@ def run(settings: Settings, given: Given | None = None) -> int:
     Raises:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
+        StoppedError: the process was told to stop before it has begun.
     """
     enough_files(settings, given)  # or the sockets could not be taken
     succession = Succession.of(settings, given)

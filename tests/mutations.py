@@ -579,6 +579,16 @@ MUTATIONS = [
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
     Mutation("relay/farewell.py", "transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),
+    Mutation("listen/predecessor.py", "        held_signals.check()\n", "", "told while it waits"),
+    Mutation(
+        "listen/predecessor.py",
+        "        return False\n    return True",
+        "        raise\n    return True",
+        "a full queue",
+    ),
+    Mutation("loop.py", "            hold()\n", "            pass\n", "a late signal"),
+    Mutation("server.py", "sum(map(self._cut_short, list(self._connections)))", "0", "streams at the end"),
+    Mutation("relay/conversation.py", '    self._ending.turn_away(b"")', "    pass", "streams at the end"),
     Mutation("relay/progress.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation(

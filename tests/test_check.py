@@ -35,6 +35,7 @@ from proxy.upstream.words import EMBEDDED_BEHIND
 from tests.conftest import StartProxy, StartServer
 from tests.relay import Relay
 from tests.servers import KINDS, ROOT, Proxy, Server, free_port, proxy_environment, until
+from tests.test_takeover import fill
 from tests.test_tls import Files, flags, tls_server
 from tests.test_tls import files as files  # a fixture
 
@@ -516,6 +517,33 @@ def test_the_address_of_the_admin_port(upstream: Server, start_proxy: StartProxy
         assert running.status == 0
         assert f"{address} is where the proxy is running" in running.text
         proxy.stop()
+
+
+@pytest.mark.one_kind
+def test_the_path_at_which_another_proxy_takes_over(upstream: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    def report(path: Path) -> Report:
+        return Report("--upstream", upstream.url, *nowhere(), "--takeover", str(path))
+
+    (tmp_path / "file").write_text("mine")
+    fails(report(tmp_path / "none" / "x"), "takeover", "its folder does not exist")
+    fails(report(tmp_path), "takeover", f"{tmp_path} cannot be listened on: it is a file, not a socket")
+    fails(report(tmp_path / "file"), "takeover", "it is a file, not a socket")
+    fails(report(tmp_path / ("x" * 150)), "takeover", "its path is longer than 107 bytes")
+    path = tmp_path / "takeover"
+    assert f"takeover     {path} is free" in report(path).text
+    proxy = start_proxy(upstream, "--takeover", str(path))
+    assert f"{path} is in use: a proxy that starts takes over" in report(path).text
+    proxy.process.kill()
+    proxy.process.wait()
+    left = report(path)
+    assert left.status == 0
+    assert f"{path} is free" in left.text
+    assert path.exists()
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(tmp_path / "busy"))
+        busy.listen(0)
+        fill(tmp_path / "busy")
+        assert f"{tmp_path / 'busy'} is in use: a proxy that starts takes over" in report(tmp_path / "busy").text
 
 
 @pytest.mark.every_kind(valkey=(9, 1))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -632,6 +632,96 @@ def test_a_request_that_is_held_up_is_answered_before_the_end(upstream: Server, 
         assert client.rest() == b":1\r\n$-1\r\n"
         assert proxy.process.wait() == 0, proxy.process.output
     assert "Traceback" not in proxy.process.output, proxy.process.output
+
+
+@pytest.mark.one_kind
+def test_what_has_run_at_the_end_is_answered(server: Server, start_proxy: StartProxy) -> None:
+    check_streams(server, start_proxy)
+
+
+def check_streams(server: Server, start_proxy: StartProxy) -> None:
+    """Clients that never pause have sent far more by then than the server can answer in time."""
+    proxy = start_proxy(server, "--shutdown-timeout", "4")
+    proxy.command("SADD", "covered:s", "m")
+    assert proxy.command("EXPIREMEMBER", "covered:s", "m", 1000) == b":1\r\n"
+    replies: dict[str, bytes] = {}
+
+    def read(client: Raw, key: str) -> None:
+        replies[key] = client.rest()
+
+    def stream(key: str) -> None:
+        with proxy.connect() as client:
+            reader = threading.Thread(target=read, args=(client, key))
+            reader.start()
+            with suppress(OSError):
+                while True:
+                    client.send(request("INCR", key) * 50)
+            reader.join()
+
+    keys = [f"covered:{number}" for number in range(4)]
+    threads = [threading.Thread(target=stream, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    until(lambda: all(server.command("EXISTS", key) == b":1\r\n" for key in keys))
+    until(lambda: held(proxy) > 2_000_000, what="a backlog")
+    proxy.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    assert proxy.process.wait() == 0, proxy.process.output
+    for key in keys:
+        ran = server.command("GET", key).split(b"\r\n")[1]
+        assert replies[key].endswith(b":%b\r\n" % ran), f"{ran!r} have run"
+    assert "requests dropped" in proxy.process.output, proxy.process.output
+    assert "stopped before" not in proxy.process.output, proxy.process.output
+
+
+def held(proxy: Proxy) -> int:
+    """How many bytes of requests the proxy holds."""
+    said = proxy.command("INFO", "expiremember")
+    found = re.search(rb"held_bytes:([0-9]+)", said)
+    assert found is not None, said
+    return int(found[1])
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_signal_at_the_very_end_changes_nothing(server: Server, start_proxy: StartProxy, workers: str) -> None:
+    check_a_late_signal(server, start_proxy, workers)
+
+
+def check_a_late_signal(server: Server, start_proxy: StartProxy, workers: str) -> None:
+    """A deploy script may send one as another proxy takes over."""
+    for _ in range(3):
+        proxy = start_proxy(server, "--workers", workers)
+        status = Path(f"/proc/{proxy.process.pid}/status")
+        proxy.process.send_signal(signal.SIGTERM)
+        while catches(status):
+            pass
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait() == 0, proxy.process.output
+
+
+@pytest.mark.one_kind
+def test_a_signal_after_a_failure_changes_nothing(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "proxy", "--listen", address, "--upstream", server.url]
+        with subprocess.Popen(command, env=proxy_environment(), stderr=subprocess.PIPE) as process:
+            status = Path(f"/proc/{process.pid}/status")
+            while not catches(status) and process.poll() is None:
+                pass
+            while catches(status):
+                pass
+            process.terminate()
+            assert process.wait(20) == 2
+
+
+def catches(status: Path) -> bool:
+    """Whether a process has a handler for SIGTERM; `status`: its file under /proc."""
+    with suppress(OSError):  # it has ended
+        found = re.search(r"^SigCgt:\s+([0-9a-f]+)$", status.read_text(), re.MULTILINE)
+        return found is not None and bool(int(found[1], 16) & 1 << (signal.SIGTERM - 1))
+    return False
 
 
 def accepts(proxy: Proxy) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import subprocess
 import sys
 import time
@@ -1026,6 +1027,12 @@ CHECKS |= {
         place.server, place.start_proxy, ends.certificate(place.folder)
     ),
     "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
+    "told while it waits": lambda place: takeover.check_told_while_it_waits(
+        _again(place), place.folder, signal.SIGTERM, queued=False
+    ),
+    "a full queue": lambda place: takeover.check_a_full_queue(_again(place), place.folder),
+    "a late signal": lambda place: lifecycle.check_a_late_signal(place.server, place.start_proxy, "1"),
+    "streams at the end": lambda place: lifecycle.check_streams(place.server, place.start_proxy),
     "messages to who has left": lambda place: ends.check_messages(place.server, place.start_proxy),
     "a header at every cut": lambda place: headers.check_every_cut(_proxied(place)),
     "a header that does not come": lambda place: headers.check_stalls(_proxied(place, "--listen-tls-timeout", "1")),

@@ -252,6 +252,9 @@ class World:
     def proxy_gives_up(self) -> None:
         self.client.abandon()
 
+    def time_runs_out(self) -> None:
+        self.client.cut_short()
+
     def shared_goes(self) -> None:
         for wire in self.shared:
             wire.close()
@@ -274,6 +277,7 @@ EVENTS = (
     World.server_goes,
     World.proxy_stops,
     World.proxy_gives_up,
+    World.time_runs_out,
     World.server_is_stuffed,
     World.client_reads_nothing,
 )
@@ -350,6 +354,13 @@ async def leaving_what_is_shared(world: World) -> int:
     await world.settle()
     assert b"incr x" not in world.far.written
     return 1
+
+
+async def finishing_what_is_shared(world: World) -> int:
+    count = await leaving_what_is_shared(world)
+    world.proxy_stops()
+    assert world.state is State.FINISHING
+    return count
 
 
 async def finishing(world: World) -> int:
@@ -448,6 +459,7 @@ STATES = (
     sharing_with_a_request_to_be_sent,
     sharing_with_a_request_under_way,
     leaving_what_is_shared,
+    finishing_what_is_shared,
     finishing,
     finishing_before_it_began,
     orphaned,
@@ -535,12 +547,75 @@ def test_nothing_of_a_client_that_has_gone_is_left_to_the_collector(
         gc.enable()
 
 
-_LOSING = {World.server_goes, World.proxy_gives_up, World.shared_goes}
+_LOSING = {World.server_goes, World.proxy_gives_up, World.time_runs_out, World.shared_goes}
 
 
 def echo(sent: bytes) -> bytes:
     """What a server says to the last silent sign."""
     return b"$32\r\n%b\r\n" % re.findall(rb"ECHO\r\n\$32\r\n([0-9a-f]{32})", sent)[-1]
+
+
+@pytest.mark.parametrize(
+    "reach", [finishing_what_is_shared, finishing, finishing_before_it_began], ids=lambda reach: reach.__name__
+)
+def test_what_comes_after_the_proxy_has_begun_to_stop_is_not_taken(reach: Callable[[World], Awaitable[int]]) -> None:
+    """But it is read: a client that sends everything before it reads a reply would never read one."""
+
+    async def play() -> None:
+        world = World()
+        count = await reach(world)
+        world.connected.set()
+        await world.settle()
+        assert not world.near.paused
+        world.send(b"incr x\n" * 100)
+        assert world.held.total < 100_000
+        world.answered.set()
+        world.shared_answers()
+        await world.settle()
+        assert world.far.written.count(b"incr x\n") == count
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
+
+
+def test_when_time_runs_out_what_runs_is_answered_and_nothing_more_is_sent() -> None:
+    async def play() -> None:
+        world = World()
+        count = await finishing(world)
+        assert world.client.cut_short()
+        assert world.state is State.DRAINING
+        sent = world.far.written
+        world.answered.set()
+        await world.settle()
+        assert world.far.written == sent
+        assert sent.count(b"incr x\n") == count - COUNT
+        world.far.say(b":1\r\n" * (count - COUNT) + echo(sent))
+        assert world.near.written == b":1\r\n" * (count - COUNT)
+        assert cast(State, world.state) is State.FAREWELL
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
+
+
+def test_when_time_runs_out_nothing_follows_a_shared_request() -> None:
+    """What waited for its reply does not run any more; the reply arrives."""
+
+    async def play() -> None:
+        world = World()
+        await finishing_what_is_shared(world)
+        assert world.client.cut_short()
+        before = world.near.written.count(b"+OK\r\n")
+        world.shared_answers()
+        await world.settle()
+        assert world.near.written.count(b"+OK\r\n") == before + 1
+        assert b"incr x" not in world.far.written
+        assert world.state is State.FAREWELL
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
 
 
 def test_who_is_refused_waits_for_what_stands_in_front(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 
@@ -741,6 +742,71 @@ def test_who_was_stopped_finds_that_another_serves(again: Again, tmp_path: Path)
     assert said(old, "taken over by another process") or said(old, "listening sockets left to another process")
     assert paths.there() == ALL
     forget(found)
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["met", "queued"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_waits_for_its_turn_ends_when_told_to(
+    again: Again, tmp_path: Path, number: signal.Signals, queued: bool
+) -> None:
+    check_told_while_it_waits(again, tmp_path, number, queued=queued)
+
+
+def check_told_while_it_waits(again: Again, folder: Path, number: signal.Signals, *, queued: bool) -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(folder / "takeover"))
+        listener.listen(0)
+        if queued:
+            fill(folder / "takeover")
+        new = again(ready=False)
+        if queued:
+            until(partial(has_come, new))
+        else:
+            visitor = stack.enter_context(listener.accept()[0])
+            assert visitor.recv(1) == NEXT
+        new.process.send_signal(number)
+        until(partial(has_ended, new))
+        assert new.process.wait() == 0, new.process.output
+        assert (folder / "takeover").exists()
+
+
+def has_come(proxy: Proxy) -> bool:
+    """Whether a process that starts has a Unix socket: for the proxy that it is to replace."""
+    return proxy.process.ended or bool(psutil.Process(proxy.process.pid).net_connections("unix"))
+
+
+def fill(path: Path) -> None:
+    """Fill the queue of a listening socket; it stays so, although all that are in it leave."""
+    with ExitStack() as stack:
+        while True:
+            one = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one.setblocking(False)
+            try:
+                one.connect(str(path))
+            except BlockingIOError:
+                return
+
+
+def test_whoever_finds_the_queue_full_waits(again: Again, tmp_path: Path) -> None:
+    check_a_full_queue(again, tmp_path)
+
+
+def check_a_full_queue(again: Again, folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "takeover"))
+        listener.listen(0)
+        fill(folder / "takeover")
+        new = again(ready=False)
+        until(partial(has_come, new))
+        answered = False
+        while not answered:
+            assert not new.process.ended, new.process.output
+            listener.settimeout(20)
+            with listener.accept()[0] as visitor:
+                if answered := visitor.recv(1) == NEXT:
+                    visitor.sendall(b'{"is": "all", "version": 1, "keeps_files": true}' + ENDS)
+    new.until_ready()
 
 
 def test_words_out_of_turn_end_a_visit(again: Again, tmp_path: Path) -> None:

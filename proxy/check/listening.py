@@ -65,6 +65,26 @@ def check_admin(settings: Settings) -> Iterator[Finding]:
     yield Finding(level, "admin", f"{settings.admin} {text}")
 
 
+def check_takeover(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for the path in `takeover`, if there is one."""
+    path = settings.takeover
+    if path is None:
+        return
+    level, text = _look_at_path(path)
+    if level is Level.OK:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            try:
+                with contextlib.suppress(BlockingIOError):  # many wait there
+                    probe.connect(str(path))
+                text = "is in use: a proxy that starts takes over from the one there"
+            except (FileNotFoundError, ConnectionRefusedError):
+                pass  # a killed proxy may have left the file
+            except OSError as error:
+                level, text = Level.FAILURE, f"cannot be used: {error.strerror or error}"
+    yield Finding(level, "takeover", f"{path} {text}")
+
+
 def ports(settings: Settings) -> set[int]:
     """Return the TCP ports in `listen`."""
     addresses = map(parse_address, settings.listen)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from proxy.check.asking import check_upstream
 from proxy.check.findings import Finding, Level, exposure
-from proxy.check.listening import check_admin, check_listening, exposed
+from proxy.check.listening import check_admin, check_listening, check_takeover, exposed
 from proxy.check.probe import printable
 from proxy.embedded.binaries import EmbeddedError, find_servers
 from proxy.loop import PlainLoop
@@ -35,7 +35,7 @@ def run(settings: Settings) -> int:
         SettingsError: a certificate of the upstream, or the password file, cannot be used.
     """
     upstream = _embedded(settings) if settings.embedded else _ask(settings)
-    findings = [*upstream, *check_listening(settings), *check_admin(settings)]
+    findings = [*upstream, *check_listening(settings), *check_admin(settings), *check_takeover(settings)]
     for line in table(findings):
         print(line, flush=True)
     return 1 if any(finding.level is Level.FAILURE for finding in findings) else 0

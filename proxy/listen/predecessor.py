@@ -10,13 +10,16 @@ import contextlib
 import errno
 import json
 import os
+import select
 import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from proxy import held_signals
 from proxy.listen.given import Given
 from proxy.listen.sockets import Marks
 from proxy.settings import SettingsError
@@ -34,6 +37,9 @@ END_SECONDS: Final = 1.0
 """How long a proxy that has disconnected may take to end."""
 
 _AGAIN_SECONDS: Final = 0.01
+
+_LOOK_SECONDS: Final = 0.1
+"""How often to check, while the running proxy is waited for, whether this process has been told to stop."""
 
 NEXT: Final = b"n"
 STARTS: Final = b"a"
@@ -81,6 +87,7 @@ class Predecessor:
 
         Raises:
             SettingsError: the process there hands over none.
+            StoppedError: this process was told to stop meanwhile.
         """
         until = time.monotonic() + END_SECONDS
         try:
@@ -99,12 +106,11 @@ class Predecessor:
         way = socket.socket(socket.AF_UNIX)
         made = cls(path, way)
         try:
-            way.settimeout(MEET_SECONDS)
-            way.connect(str(path))
+            way.setblocking(False)
+            _wait(lambda: _connect(way, path))
             _check_user(way)
             while made._take(way):
                 pass
-            way.setblocking(False)
         except BaseException as error:
             made.given.close()
             if made.listener is not None:
@@ -118,6 +124,7 @@ class Predecessor:
     def _take(self, way: socket.socket) -> bool:
         """Receive the next message and its sockets; return whether more will follow."""
         way.sendall(NEXT)
+        _wait(lambda: bool(select.select([way], [], [], _LOOK_SECONDS)[0]))
         line, descriptors, flags, _ = socket.recv_fds(way, _LONGEST, MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
         if flags & socket.MSG_CTRUNC:  # some are lost
@@ -208,6 +215,30 @@ class Predecessor:
                 asyncio.get_running_loop().remove_reader(self._way)
             self._way.close()
             self._way = None
+
+
+def _wait(is_done: Callable[[], bool]) -> None:
+    """Call a function, which waits for a moment itself, until it returns True.
+
+    Raises:
+        TimeoutError: that takes longer than the running proxy may take.
+        StoppedError: this process was told to stop.
+    """
+    latest = time.monotonic() + MEET_SECONDS
+    while not is_done():
+        held_signals.check()
+        if time.monotonic() >= latest:
+            raise TimeoutError
+
+
+def _connect(way: socket.socket, path: Path) -> bool:
+    """Connect; return False if the queue there is full, because many processes start at once."""
+    try:
+        way.connect(str(path))
+    except BlockingIOError:
+        time.sleep(_AGAIN_SECONDS)
+        return False
+    return True
 
 
 def _marks(told: object) -> Marks | None:

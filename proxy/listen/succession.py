@@ -86,6 +86,7 @@ class Succession:
 
         Raises:
             SettingsError: they cannot be taken over.
+            StoppedError: the process was told to stop while it waited for the running proxy.
         """
         made = cls(settings.takeover, given)
         if settings.takeover is not None and (found := Predecessor.at(settings.takeover)) is not None:

@@ -252,6 +252,10 @@ class ClientConnection(asyncio.Protocol):
             self._course.move(State.FINISHING)
             set_reading(self._transport, False)
 
+    def cut_short(self) -> bool:
+        """Drop the requests that wait, if any; close when those that were sent have been answered."""
+        return self._conversation is not None and self._conversation.cut_short()
+
     # The end.
 
     def eof_received(self) -> bool:

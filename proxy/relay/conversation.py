@@ -23,7 +23,7 @@ from proxy.relay.port import nothing
 from proxy.relay.progress import Progress
 from proxy.relay.sharing import Sharing
 from proxy.relay.signs import Departed, Signs
-from proxy.relay.state import COLLECTING, JUDGING, OVER, WAITING, Course, State
+from proxy.relay.state import BEGUN, COLLECTING, JUDGING, OVER, TAKING, WAITING, Course, State
 from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.relay.waiting import Waiting
 from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
@@ -141,7 +141,7 @@ class Conversation:
 
     def rebind(self) -> None:
         """Use the receiver that fits the current state for the client's next bytes."""
-        if self._course.state not in (State.RELAYING, State.HELD):
+        if self._course.state not in TAKING:
             return
         session, is_plain = self._session, self._surroundings.is_plain
         upstream, judge, lengthen, now = self._upstream, self.receive, session.lengthen, self._surroundings.now
@@ -165,7 +165,7 @@ class Conversation:
 
     def receive(self, data: bytes) -> None:
         """Process requests that may need more than forwarding."""
-        if self._course.state not in (State.RELAYING, State.HELD, State.FINISHING):
+        if self._course.state not in TAKING:
             return
         session = self._session
         if self._flow.reads_on and self._flow.is_held_up:
@@ -295,7 +295,7 @@ class Conversation:
     def come_back(self, kept: bytes) -> None:
         """Continue over the client's own connection, with bytes that were received but not sent."""
         self.rebind()
-        if kept and self._course.state in (State.RELAYING, State.HELD):
+        if kept and self._course.state in TAKING:
             self._client.data_received(kept)
         elif kept and self._course.state in JUDGING:
             self._pass_on(lambda: self._session.receive(kept, self._surroundings.now()))
@@ -409,12 +409,31 @@ class Conversation:
 
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
-        if self._course.state is State.HELD:
-            self._course.move(State.FINISHING)
-        elif self._course.state is State.RELAYING:
-            self._course.move(State.FINISHING)
+        if self._course.state not in TAKING:
+            return  # no more requests arrive, and the server closes after the last reply
+        is_held = self._course.state is State.HELD
+        self._course.move(State.FINISHING)
+        self._client.ignore()
+        if not is_held:
             self._proceed()
-        # In the other states no more requests arrive, and the server closes after the last reply.
+
+    def cut_short(self) -> bool:
+        """Drop the requests that wait, and close when those that were sent have been answered.
+
+        Otherwise the connection would be closed at the end of the time with one of them running.
+
+        Returns:
+            Whether there were such requests.
+        """
+        if self._course.state not in BEGUN:
+            return False
+        drops = self.has_left_something
+        if self._sharing is not None and self._sharing.away:
+            self._sharing.kept = b""  # it comes back with the reply, and ends
+            self._flow.account()
+        else:
+            self._ending.turn_away(b"")
+        return drops
 
     def break_off(self) -> bytes:
         """Ask no more questions, because the server has closed; return the error for a client that is turned away."""

@@ -11,7 +11,7 @@ from typing import Final
 from proxy.relay.asking import Asking
 from proxy.relay.budget import Holding
 from proxy.relay.sharing import Sharing
-from proxy.relay.state import JUDGING, READING, Course, State
+from proxy.relay.state import JUDGING, READING, TAKING, Course, State
 from proxy.relay.upstream import UpstreamConnection
 from proxy.session.intake import TAIL_LIMIT
 from proxy.session.session import Session
@@ -87,9 +87,9 @@ class Flow:
         if state is State.RELAYING and (self.rests or self.is_stuffed or self._session.unfinished):
             wanted = wanted and self.reads_on and not (self.rests or self.clogged)
             wanted = wanted and self._holding.bytes < self._most()
-        elif self._sharing is not None and self._sharing.leaving:
+        elif state in TAKING and self._sharing is not None and self._sharing.leaving:
             wanted = False  # received bytes stay buffered; the loop reads once more before it can be told to pause
-        elif state in (State.HELD, State.FINISHING):
+        elif state is State.HELD:
             # A client may send everything before it reads a reply: read on, or awaited replies might never arrive.
             wanted = self._asking.awaits_replies and not ended and self._holding.bytes < self._most()
         set_reading(self._transport, wanted)

@@ -55,8 +55,12 @@ JUDGING: Final = (State.RELAYING, State.FINISHING, State.ORPHANED)
 BEGUN: Final = (State.CONNECTING, State.RELAYING, State.HELD, State.FINISHING)
 """States in which requests that were received but not sent will still run."""
 
-READING: Final = (State.RELAYING, *_LAST)
-"""States in which the client is read. In the last ones its bytes are dropped: unread, they would cause a reset."""
+TAKING: Final = (State.RELAYING, State.HELD)
+"""States in which the client's requests are taken."""
+
+READING: Final = (State.RELAYING, State.FINISHING, *_LAST)
+"""States in which the client is read. Except in the first, its bytes are dropped: unread, they would cause a reset, and
+a client that sends everything before it reads a reply would not get to read."""
 
 SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
 """States in which requests of the client can still be sent to the server."""

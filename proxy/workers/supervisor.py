@@ -329,6 +329,7 @@ def run(settings: Settings, given: Given | None = None) -> int:
     Raises:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
+        StoppedError: the process was told to stop before it has begun.
     """
     enough_files(settings, given)  # or the sockets could not be taken
     succession = Succession.of(settings, given)
