@@ -279,9 +279,9 @@ def talks(path: Path, answers: list[bytes], visits: int = 1) -> threading.Thread
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ([], "hands nothing over"), ([b"nonsense"], "no proxy"), ([b"{}"], "no proxy"), ([b"[]"], "no proxy"),
-        ([b"g"], "it goes on"),
-        ([b'{"is": "takeover"}'], "no proxy"), ([b'{"is": "all"}'], "no proxy"),
+        ([], "hands nothing over"), ([b"nonsense"], "not a proxy"), ([b"{}"], "no proxy"), ([b"[]"], "no proxy"),
+        ([b"g"], "keeps its sockets"),
+        ([b'{"is": "takeover"}'], "not a proxy"), ([b'{"is": "all"}'], "no proxy"),
         ([b'{"is": "all", "version": 2, "keeps_files": true}'], "another version"),
     ],
 )  # fmt: skip
@@ -701,7 +701,7 @@ def check_silent(again: Again, folder: Path, how: str) -> None:
                 asyncio.run(found.relieve())
             except SettingsError as error:
                 told = str(error)
-            assert "it goes on" in told
+            assert "keeps its sockets" in told
             assert not said(new, "taken over by another process")
     paths.check_served()
 
