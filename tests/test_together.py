@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, islice, pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -962,6 +962,26 @@ def check_refused_mixture(server: Server, proxy: Proxy) -> None:
                 got = pipelined(client, mixture * 9)
                 for place, reply in enumerate(got):
                     assert alike(reply, wanted[place % len(mixture)]), (refusal, mixture[place % len(mixture)], reply)
+
+
+def check_pieces_in_vain() -> None:
+    """Requests that look as if they could go together, and cannot: parsing a piece for each would be quadratic."""
+    for requests in (encode([b"EXPIREMEMBER", b"k"]) * 500, (encode([b"SADD", b"k", b"m"]) + encode([b"MULTI"])) * 250):
+        driver, pieces = Driver("k"), []
+        parse = driver.ground.batch.parse
+
+        def counted(data: bytes, parse: Callable[[bytes], Any] = parse, pieces: list[int] = pieces) -> Any:
+            pieces.append(len(data))
+            return parse(data)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(driver.ground.batch, "parse", counted)
+            driver.feed(requests)
+        assert len(pieces) < 40
+
+
+def test_pieces_are_not_parsed_in_vain_again_and_again() -> None:
+    check_pieces_in_vain()
 
 
 def check_odd_delays(proxy: Proxy) -> None:

@@ -43,6 +43,7 @@ _DEADLINE: Final = re.compile(
     rb"|p?expiremember|[hsz]p?expire|fieldexpire|hsetex|saddex)\r\n"
 ).search
 _BYTES: Final = {bytes}
+_MOST_IN_VAIN: Final = 6
 _UNREADABLE: Final = 16
 """How many requests to judge one by one after a chunk that could not be parsed at once."""
 
@@ -81,7 +82,7 @@ class Together:
         reads: the reads under way, which must not be disturbed.
     """
 
-    __slots__ = ("_coverage", "_ground", "_left", "_out", "_reads", "_rewriter", "_standing")
+    __slots__ = ("_coverage", "_ground", "_in_vain", "_left", "_out", "_reads", "_rewriter", "_standing")
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing, reads: Reads) -> None:
         self._ground = ground
@@ -91,6 +92,7 @@ class Together:
         self._out = out
         self._reads = reads
         self._left = 0  # requests to judge one by one before the next attempt
+        self._in_vain = 0  # how many pieces in a row were parsed for nothing
 
     def may_take(self, data: bytes, now: float) -> bool:
         """Return whether a chunk may contain requests that can go together."""
@@ -189,19 +191,18 @@ class Together:
             return begin
         parsed = self._ground.batch.parse(piece)
         if parsed is None:
-            self._left = _UNREADABLE
-            return begin
+            return self._give_up(begin, _UNREADABLE)
         requests = parsed[0][:MOST_MIXED]
         if set(map(type, chain.from_iterable(requests))) != _BYTES:
-            return begin
+            return self._give_up(begin, 0)
         if queued:
             return self._queue(requests, begin, now)
         groups, count = self._groups(requests)
         done = sum(len(group) for group in groups if group and isinstance(group[0], Operation))
         calls = sum(1 for group in groups if group and isinstance(group[0], Operation))
         if done < LEAST or done < 2 * calls:
-            self._left = max(0, count - 1)
-            return begin
+            return self._give_up(begin, max(0, count - 1))
+        self._in_vain = 0
         position = begin
         place = 0
         for group in groups:
@@ -213,6 +214,12 @@ class Together:
                 self._out.append(data[position:end])
             position = end
         return position
+
+    def _give_up(self, begin: int, left: int) -> int:
+        """Judge so many requests one by one, and more after each piece in a row that was parsed for nothing."""
+        self._in_vain = min(self._in_vain + 1, _MOST_IN_VAIN)
+        self._left = max(left, (1 << self._in_vain) - 2)
+        return begin
 
     def _may_begin(self, data: bytes, begin: int) -> bool:
         """Return whether there are enough requests, and the first ones may go together, by their names.
@@ -238,8 +245,8 @@ class Together:
         else:
             ahead = count
         if ahead or not groups:
-            self._left = max(0, ahead - 1)
-            return begin
+            return self._give_up(begin, max(0, ahead - 1))
+        self._in_vain = 0
         self._put(cast(list[Operation], groups[0]), now)
         return begin + requests_size(requests[: len(groups[0])])
 
