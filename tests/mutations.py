@@ -725,10 +725,7 @@ MUTATIONS = [
     ),
     Mutation("relay/waiting.py", "else ended and not self._ending.untold", "else False", "left as it stops"),
     Mutation(
-        "session/dispatch.py",
-        "self._ground.may_block(request.arguments[0]):\n            self._out",
-        "False:\n            self._out",
-        "left behind reads",
+        "session/dispatch.py", "            self._out.note_blocker()\n", "            pass\n", "left behind reads"
     ),
     Mutation("relay/vigil.py", "if progress.may_block or now()", "if True or now()", "a slow way"),
     Mutation("relay/vigil.py", "min(behind, LITTLE) / SLOW + ", "", "a slow way"),
@@ -754,6 +751,23 @@ MUTATIONS = [
     Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
     Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "pushes in a silence"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),
+    Mutation("relay/ending.py", "        self._end_late()\n", "", "left at once in a silence"),
+    Mutation(
+        "relay/ending.py", "and not self._session.loss.is_possible:", "and True:", "a half close behind a silence"
+    ),
+    Mutation("session/loss.py", "self._mixed >= replies.settled and", "True and", "left in front of a silence"),
+    Mutation("session/loss.py", "if 0 <= self._behind < place:", "if False:", "a half close behind a silence"),
+    Mutation(
+        "session/intake.py",
+        "if blocks and standing.replies.silence.suspected:",
+        "if False:",
+        "left in a silence, apart",
+    ),
+    Mutation("session/loss.py", "return self._reached >= 0 and", "return False and", "left in a silence"),
+    Mutation(
+        "session/dispatch.py", "            self._out.precede_blocker()\n", "            pass\n", "left in a silence"
+    ),
+    Mutation("relay/vigil.py", "int(course.ended and progress.drops)", "int(course.ended)", "left as a silence begins"),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),
     Mutation(

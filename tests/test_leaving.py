@@ -196,10 +196,15 @@ def check_no_job_is_lost(
     fresh: bool = False,
     split: bool = False,
     later: float = 0.0,
+    front: bytes = b"",
+    waits: bool = True,
+    apart: bool = False,
 ) -> None:
     """A client blocks (if `fresh`, by its first bytes), sends some more and closes; at once another pushes a job.
 
     `split`: the request comes in two pieces, in the middle of its first key. `later`: how many seconds before the push.
+    `front`: what it sends before.
+    `waits`: whether it closes when it is blocked; else at once. `apart`: whether these do not go together.
 
     Redis 6.2 gives the job away itself where both come in one of its turns, as they do on a busy machine.
     """
@@ -210,13 +215,17 @@ def check_no_job_is_lost(
             command = ("BRPOP", "jobs", 0) if number % 2 else ("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0)
             server.command("XGROUP", "CREATE", "stream", "g", "$", "MKSTREAM")
             client = connect()
-            sent = request(*command, *(() if number % 2 else ("STREAMS", "stream", ">"))) + behind
+            blocking = request(*command, *(() if number % 2 else ("STREAMS", "stream", ">")))
+            sent = blocking if apart else front + blocking + behind
             head = sent[:-20] if split else b""
             if not fresh:
-                client.send(request("PING") + head)
+                client.send(request("PING") + (front if apart else head))
                 assert client.reply() == b"+PONG\r\n"
             client.send(sent[len(head) :])
-            until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
+            if waits:
+                until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
+            if apart:
+                client.send(behind)
             client.close()
             time.sleep(later)
             push.command(*(("LPUSH", "jobs", "job") if number % 2 else ("XADD", "stream", "*", "a", "job")))
@@ -274,6 +283,75 @@ def test_nor_does_who_has_left_within_a_request(
     connect = partial(_Encrypted, port) if by_tls else proxy.connect
     check_no_job_is_lost(connect, proxy.connect, server.connect, behind=request("SET", "half", "value")[:-4])
     proxy.stop()
+
+
+OFF, ON, SKIP = (request("CLIENT", "REPLY", word) for word in ("OFF", "ON", "SKIP"))
+PART = request("SET", "half", "x" * 40_000)[:30_000]
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize(
+    ("front", "behind"),
+    [(b"", SKIP), (b"", OFF), (OFF, b""), (SKIP, b""), (OFF, ON), (SKIP, request("PING")), (OFF, ON + PART)],
+    ids=["SKIP behind", "OFF behind", "OFF", "SKIP", "OFF and ON", "SKIP and more", "OFF and ON, a part"],
+)
+def test_nor_does_who_has_left_in_silence(
+    start_server: StartServer, start_proxy: StartProxy, front: bytes, behind: bytes
+) -> None:
+    """The server is told at once, although it drops what it has not sent: nothing that is wanted stands behind that."""
+    check_who_has_left_in_silence(start_server(KIND), start_proxy, front, behind)
+
+
+def check_who_has_left_in_silence(
+    server: Server,
+    start_proxy: StartProxy,
+    front: bytes = b"",
+    behind: bytes = b"",
+    later: float = 0.0,
+    waits: bool = True,
+    apart: bool = False,
+) -> None:
+    proxy = start_proxy(server)
+    check_no_job_is_lost(
+        proxy.connect, proxy.connect, server.connect, 10, behind, later=later, front=front, waits=waits, apart=apart
+    )
+    proxy.stop()
+
+
+@pytest.mark.one_kind
+def test_nor_does_who_has_left_in_a_silence_that_began_behind(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    """If the request did not block, large replies that are dropped could stand in front of one that is wanted: so the
+    proxy asks whether it does, and that at once."""
+    behind = SKIP + request("PING") * 2
+    check_who_has_left_in_silence(start_server(KIND), start_proxy, behind=behind, later=0.012)
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("sent", [request("PING") + OFF, OFF + request("PING"), request("PING") + SKIP, OFF])
+def test_who_leaves_in_silence_during_a_pause_is_gone(
+    start_server: StartServer, start_proxy: StartProxy, sent: bytes
+) -> None:
+    check_who_leaves_during_a_pause(start_server(KIND), start_proxy, sent)
+
+
+def check_who_leaves_during_a_pause(server: Server, start_proxy: StartProxy, sent: bytes = OFF) -> None:
+    """See that it keeps no descriptor, though the server answers nobody."""
+    proxy = start_proxy(server)
+    with proxy.connect() as other:
+        assert other.command("PING") == b"+PONG\r\n"
+        process = psutil.Process(proxy.pid)
+        before = process.num_fds()
+        clients = [proxy.connect() for _ in range(5)]
+        for client in clients:
+            client.send(sent)
+        until(lambda: b"client|reply:calls=5," in server.command("INFO", "commandstats"))
+        assert server.command("CLIENT", "PAUSE", 20_000, "ALL") == b"+OK\r\n"
+        for client in clients:
+            client.close()
+        until(lambda: process.num_fds() <= before, what="its descriptors")
+        proxy.process.kill()
 
 
 @pytest.mark.one_kind

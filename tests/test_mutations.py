@@ -966,6 +966,21 @@ CHECKS |= {
     "caching, then silence": lambda place: silence.check_caching(place.server, place.proxy()),
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
+    "left in front of a silence": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, behind=leaving.OFF
+    ),
+    "left in a silence": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, leaving.OFF, leaving.ON
+    ),
+    "left in a silence, apart": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, leaving.OFF, leaving.ON, apart=True
+    ),
+    "left at once in a silence": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, waits=False
+    ),
+    "left as a silence begins": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, behind=leaving.SKIP + request("PING") * 2, later=0.012
+    ),
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
     "pushes in a silence": lambda place: silence.check_pushes(place.server, place.proxy()),
     "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),

@@ -17,7 +17,7 @@ from tests.conftest import StartProxy, StartServer
 from tests.raw import about, request
 from tests.servers import Proxy, Server, until
 from tests.streams import cuts
-from tests.test_session import Driver
+from tests.test_session import Driver, Upstream
 from tests.test_wire import line_for
 
 OFF, ON, SKIP = (request("CLIENT", "REPLY", word) for word in ("OFF", "ON", "SKIP"))
@@ -337,9 +337,91 @@ def check_pushes(server: Server, proxy: Proxy) -> None:
             assert (b"own" in said) == (protocol == 3)
 
 
+class Blocked(Upstream):
+    """Answers nothing from a BLPOP on, or from the beginning on."""
+
+    def __init__(self, *, from_the_beginning: bool = False) -> None:
+        super().__init__()
+        self.blocks = from_the_beginning
+
+    def _result(self, name: bytes, arguments: list[bytes]) -> bytes:
+        self.blocks = self.blocks or name == b"BLPOP"
+        return super()._result(name, arguments)
+
+    def _reply(self, arguments: list[bytes]) -> bytes:
+        said = super()._reply(arguments)
+        return b"" if self.blocks else said
+
+
+def could_lose(upstream: Upstream, *pieces: bytes) -> bool:
+    """Whether who has sent this could lose a reply by its end."""
+    driver = Driver()
+    driver.upstream = upstream
+    driver.feed(*pieces)
+    return driver.session.loss.is_possible
+
+
+_PING: Final = request("PING")
+_POP: Final = request("BLPOP", "jobs", 0)
+_TRANSACTION: Final = request("MULTI") + _PING + request("EXEC")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "could"),
+    [
+        ([_PING + _POP], False),
+        ([OFF + _PING + _POP], False),
+        ([_PING + OFF, _PING, _TRANSACTION], False),
+        ([OFF + _PING + ON], True),
+        ([OFF + _PING + ON + OFF], True),
+        ([OFF + _PING + request("RESET")], True),
+        ([OFF + _PING + request("SUBSCRIBE", "a")], True),
+        ([_POP + SKIP], False),
+        ([_POP + SKIP + SKIP], False),
+        ([SKIP + OFF + _PING], False),
+        ([SKIP + _PING], True),
+        ([SKIP, _PING], True),
+        ([SKIP + _PING + SKIP], True),
+        ([request("CLIENT", "CACHING", "YES") + SKIP], False),
+        ([request("CLIENT", "CACHING", "YES") + SKIP + _PING], True),
+    ],
+)
+def test_who_wants_nothing_behind_what_is_dropped_loses_nothing(pieces: list[bytes], could: bool) -> None:
+    """Nothing has been answered yet. A skip may be of more than one request, as far as is known."""
+    assert could_lose(Blocked(from_the_beginning=True), *pieces) == could
+    assert not could_lose(Upstream(), *pieces, _PING + _PING, request("CLIENT", "REPLY", "OFF"))
+
+
+def test_where_the_server_is_at_a_request_that_blocks_nothing_is_lost() -> None:
+    """What it has not sent stands behind that. The last that has come is the sign in front of it."""
+    for program in (OFF + _POP + ON, OFF + _PING + ON + OFF + _POP + ON + _PING, SKIP + _POP + _PING):
+        assert not could_lose(Blocked(), program), program
+        assert could_lose(Blocked(from_the_beginning=True), program), program
+    assert could_lose(Blocked(), SKIP + _PING + _POP, OFF + _PING + ON)  # between them it may have gone on unseen
+    for program in (OFF + _PING + ON + _POP, OFF + _POP * 2 + ON):
+        driver = Driver()
+        driver.feed(program)
+        assert not driver.session.loss.has_reached_blocker
+
+
 @pytest.mark.every_kind
 def test_a_half_close_loses_no_reply_behind_those_that_are_dropped(upstream: Server, proxy: Proxy) -> None:
     check_half_close(upstream, proxy)
+
+
+_GET: Final = request("GET", "big")
+FRONTS: Final = (
+    (OFF + _GET * 5 + ON + request("PING"), b"+OK\r\n+PONG\r\n"),
+    (SKIP + _GET + request("PING"), b"+PONG\r\n"),
+)
+_TOO_LONG: Final = b"-ERR Protocol error: invalid bulk length\r\n"
+CUT_OFF: Final = (
+    (request("SET", "value", "x" * 300_000)[:200_000], b""),
+    (b"*1\r\n$x\r\n", _TOO_LONG),
+    (b"*1\r\n$1000000000\r\n", _TOO_LONG),
+    (request("MULTI") + request("SET", "value", "x" * 300_000)[:200_000], b"+OK\r\n"),
+)
+"""Requests after which no sign is possible, or that are broken off; and what the client gets for them."""
 
 
 def check_half_close(server: Server, proxy: Proxy) -> None:
@@ -348,10 +430,14 @@ def check_half_close(server: Server, proxy: Proxy) -> None:
     get, ping = request("GET", "big"), request("PING")
     server.command("XADD", "stream", "*", "a", "b")
     could_block = request("XREAD", "STREAMS", "stream", 0) + request("WAIT", 0, 100)
+    server.command("ACL", "SETUSER", "few", "on", "nopass", "~*", "&*", "+@all", "-eval")
+    few = request("AUTH", "few", "x")
     for program, wanted in (
+        (few + FRONTS[0][0] + CUT_OFF[0][0], b"+OK\r\n" + FRONTS[0][1]),
         (OFF + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
         (OFF + could_block + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
         (SKIP + get + ping, b"+PONG\r\n"),
+        *((front + behind, told + error) for front, told in FRONTS for behind, error in CUT_OFF),
     ):
         for _ in range(3):
             with proxy.connect() as client:

@@ -654,6 +654,33 @@ def test_the_end_of_who_is_refused_reaches_the_server() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_the_end_of_who_is_silent_is_told_when_the_server_is_at_a_request_that_blocks(ends_first: bool) -> None:
+    """Until then replies that are dropped may be unsent, and behind them one that the client wants."""
+
+    async def play() -> None:
+        world = World()
+        await relaying(world)
+        world.far.say(b":1\r\n")
+        world.send(b"client reply off\nblpop q 0\nclient reply on\n")
+        opens, front, _ = re.findall(rb"ECHO\r\n\$32\r\n([0-9a-f]{32})", world.far.written)
+        said = b"$32\r\n%b\r\n+OK\r\n" % opens, b"$32\r\n%b\r\n" % front
+        if ends_first:
+            world.client_ends()
+            await world.settle()
+            for part in said:
+                assert not world.far.ended
+                world.far.say(part)
+        else:
+            world.far.say(b"".join(said))
+            world.client_ends()
+        assert world.far.ended
+        world.client.abandon()
+        await world.settle()
+
+    asyncio.run(play())
+
+
 def test_what_waits_for_the_end_of_a_turn_goes_before_anything_is_judged() -> None:
     """A key's first deadline is to come behind what was judged without it."""
 

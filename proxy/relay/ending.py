@@ -104,19 +104,19 @@ class Ending:
             return  # not yet: see `Conversation._proceed`; until then the vigil watches the client
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
-        # On a half close the server discards unsent replies. If the client has turned replies off, the proxy drops
-        # them: first wait for a sign that all are answered. If a request before it blocks, the vigil ends the wait.
-        defers = halves and session.replies.silence.suspected
+        # On a half close the server discards unsent replies. If a reply that the client wants could be behind others
+        # that it does not want, first wait for a sign behind all, or one in front of a request that blocks.
+        defers = halves and session.loss.is_possible
         sign = session.drain() if defers or not (halves or waits) else None
         if sign is None and not (halves or waits):
             upstream.end_beneath()  # a request was sent in part: the rest will not come
         rest = session.intake.rest()
         self._flow.account()
         # A middlebox may ignore a half close below TLS, and no sign can follow a request that was cut off.
-        self.untold = not halves or sign is not None
+        self.untold = not halves or defers
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
-        if halves and sign is None:
+        if halves and not defers:
             # While the server has more to read before the end, it could hand others' data to this client. An incomplete
             # request has no effect, so leave it out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
@@ -129,9 +129,20 @@ class Ending:
         return self._course.state is State.ENDED and self.untold and not self._upstream.ended_beneath
 
     def end_refused(self) -> None:
-        """Forward the half close: a server that is silent or blocked may close only then."""
-        if self._upstream.ends_by_halves:
+        """Forward the half close: a server that is blocked may close only then."""
+        if self._upstream.ends_by_halves and not self._session.loss.is_possible:
             self.untold = True
+            self._upstream.end()
+
+    def _end_late(self) -> None:
+        """Forward a half close that had to wait, unless a reply could still be lost."""
+        session, state = self._session, self._course.state
+        if session.loss.is_possible or (session.replies.outstanding and not session.loss.has_reached_blocker):
+            return
+        if state is State.REFUSED and self._course.input_ended and not self.untold:
+            self.end_refused()
+        elif state is State.ENDED and self.untold and self._upstream.ends_by_halves:
+            self.untold = False
             self._upstream.end()
 
     def give_up(self) -> None:
@@ -220,6 +231,7 @@ class Ending:
     def note_replies(self) -> bool:
         """End if only these replies were awaited; return False if there is more to do."""
         state, session = self._course.state, self._session
+        self._end_late()
         if state is State.YIELDING and not session.owes:
             self._client.say_farewell(self.last_words)
         elif session.replies.outstanding:

@@ -111,8 +111,11 @@ class Dispatch:
         """
         if request.kind is Kind.HEAD:
             self._out.sign_before_last()
+        blocks = self._standing.transaction is None and self._ground.may_block(request.arguments[0])
+        if blocks:
+            self._out.precede_blocker()
         self._send_in_its_place(command, request, now, having=having)
-        if self._standing.transaction is None and self._ground.may_block(request.arguments[0]):
+        if blocks:
             self._out.note_blocker()
         if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
             self._out.wish_here(Wish.HEARD)  # the server answers with messages even under a SKIP, which ends here

@@ -358,6 +358,8 @@ class Intake:
             return False
         if self._reads.under_way and not self._reads.lets_pass(requests):
             return False
+        if blocks and standing.replies.silence.suspected:
+            return False  # a sign goes in front of each
         if blocks:
             self._out.note_blocker()
         return True

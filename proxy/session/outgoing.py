@@ -13,6 +13,7 @@ from typing import Final
 
 from proxy.coverage.coverage import Coverage
 from proxy.session.errors import Refusal, RequestTooLargeError
+from proxy.session.loss import Loss
 from proxy.session.standing import Next, Standing
 from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.elements import Elements
@@ -37,6 +38,7 @@ class Outgoing:
         caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
         logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
+        loss: tells whether the client could lose a reply by its end.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
     """
 
@@ -54,6 +56,7 @@ class Outgoing:
         "caching_queued",
         "last_sign",
         "logged_out",
+        "loss",
     )
 
     def __init__(self, coverage: Coverage, standing: Standing, *, hides_commands: bool = True) -> None:
@@ -65,6 +68,7 @@ class Outgoing:
         self.caching_queued = False
         self.blocker = self.last_sign = self.logged_out = -1
         self._pinned_at = -1  # the place in `_parts` in front of which nothing may be put
+        self.loss = Loss(standing)
         self._asides: Asides | None = None  # takes replies out of EXEC's reply
         self._front: int | None = None  # the reserved place in `_parts` for the sign before MULTI
         self._silent = False  # whether that sign may be silent
@@ -75,6 +79,7 @@ class Outgoing:
             self._asides = self._front = None  # probably nothing to take out
         self._mark_front()
         out = b"".join(self._parts)
+        self.loss.look(len(self._parts), sent=True)
         self._pinned_at = 0 if self._is_pinned else -1
         self._parts.clear()
         return out
@@ -115,15 +120,18 @@ class Outgoing:
                 sent again.
         """
         self._pinned_at = -1
+        self.loss.expect_wish(len(self._parts))
         self._heed(wish, 2 if caching else 1)
         self.replace(request, ON)
         self.append(caching)
+        self.loss.note_wish(wish, len(self._parts), hears=False)
 
     def wish_here(self, wish: Wish) -> None:
         """Apply a wish from here on without a request; only if the client may not want all replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
             self._heed(wish, 0)
+            self.loss.note_wish(wish, len(self._parts), hears=standing.subscriptions.counted)
 
     def _heed(self, wish: Wish, replies: int) -> None:
         own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
@@ -176,6 +184,13 @@ class Outgoing:
         """Send something else instead of a request, and turn its status reply into an integer. Only if `amends`."""
         self.append(self._standing.replies_for_own().open(Integer()))
         self.replace(request, instead)
+
+    def precede_blocker(self) -> None:
+        """Put a sign before the next request, which may block, if the client may not want all replies: it shows that
+        the server has sent all that it has to send before."""
+        standing = self._standing
+        if standing.replies.silence.suspected and standing.next is _FREE and not self._is_pinned:
+            self.append(self.expect(b"", found=self.loss.reach()))
 
     def note_blocker(self) -> None:
         """Note that a request is sent that may block requests after it."""

@@ -21,6 +21,7 @@ from proxy.session.identity import WHO, Identity, who
 from proxy.session.inquiry import Inquiry
 from proxy.session.intake import Intake
 from proxy.session.judge import Judge
+from proxy.session.loss import Loss
 from proxy.session.multi import Multi
 from proxy.session.outgoing import Outgoing
 from proxy.session.pipeline import Pipeline
@@ -131,6 +132,11 @@ class Session:
     def may_block(self) -> bool:
         """Whether a request may still block later ones, because no sign sent after it has been answered."""
         return self.blocker >= self.replies.settled or self._standing.is_link
+
+    @property
+    def loss(self) -> Loss:
+        """Tells whether the client could lose a reply by its end."""
+        return self._out.loss
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
@@ -349,7 +355,7 @@ class Session:
             or standing.next is not _FREE
             or standing.is_link
         )
-        self.ordinary = self._is_between and not self.reads.under_way
+        self.ordinary = self._is_between and not (self.reads.under_way or self._out.loss.awaits_next)
         if self._announcing.expected and self.question is None and not self.unfinished:
             self._announcing.expected = frozenset()
 

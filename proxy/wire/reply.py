@@ -126,6 +126,7 @@ class ReplySubstitution:
     Attributes:
         outstanding: whether any of these replies is still to come.
         trailed: whether bytes have come after the last replaced reply, in the same chunk.
+        comes_last: the number of the sign with which the received bytes end; -1 if they end otherwise.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         deaf: whether the client's user has turned out to lack permission for ECHO.
@@ -133,6 +134,7 @@ class ReplySubstitution:
 
     def __init__(self) -> None:
         self.outstanding = self.trailed = False
+        self.comes_last = -1
         self._expected: deque[tuple[bytes, bytes]] = deque()
         self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
         self._settled = 0
@@ -321,6 +323,7 @@ class ReplySubstitution:
         Raises:
             UnclearRepliesError: a sign has been refused, and it is not clear by which line.
         """
+        self.comes_last = -1
         if self._doubt is not None:
             if self._stays_in_doubt(data):
                 self._is_held_back = True
@@ -356,6 +359,8 @@ class ReplySubstitution:
                 self._pass(stream[position:begin], passed)
             self._arrive(token, passed)
             position = end
+            if end == len(stream):
+                self.comes_last = self._settled - 1
         self.trailed = position < len(stream)
         self._pass(stream[position:], passed)
         out = self._in_order(passed)

@@ -1,0 +1,86 @@
+"""Tell whether the server's notice of a client's end could cost it a reply that it wants.
+
+Its tests: tests/test_silence.py.
+
+A server that notices the end drops what it has not sent yet. The server is never silent, so that may be large replies
+that the client does not want, with one behind them that it does want and would have got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.session.standing import Standing
+from proxy.wire.pieces import Wish
+
+
+class Loss:
+    """What one client could lose, in the order of what it has sent.
+
+    Args:
+        standing: the state of the connection.
+    """
+
+    __slots__ = ("_behind", "_mixed", "_reached", "_standing")
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._mixed = -1  # the number of the first sign after the last place where a wanted reply may follow others
+        self._behind = -1  # the place right behind a SKIP in what is to be sent next
+        self._reached = -1  # the number of the last sign in front of a request that may block which has come
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the client would lose a reply if the server noticed its end now, unless a request blocks."""
+        replies = self._standing.replies
+        return replies.silence.suspected and self._mixed >= replies.settled and not self.has_reached_blocker
+
+    @property
+    def has_reached_blocker(self) -> bool:
+        """Whether the server has sent everything up to a request that may block, and nothing since."""
+        return self._reached >= 0 and self._standing.replies.comes_last == self._reached
+
+    @property
+    def awaits_next(self) -> bool:
+        """Whether the last thing that was sent is a SKIP: what comes behind it has to be noted."""
+        return self._behind >= 0
+
+    def reach(self) -> Callable[[], None]:
+        """Return the function to call when the next sign comes, which is in front of a request that may block."""
+        number = self._standing.replies.next_number
+
+        def found() -> None:
+            self._reached = number
+
+        return found
+
+    def expect_wish(self, place: int) -> None:
+        """Note that a wish will be put at a place."""
+        self.look(place)
+        if not self._standing.replies.silence.suspected:
+            self._reached = -1  # since then the server may have gone on: replies were passed on unseen
+
+    def note_wish(self, wish: Wish, place: int, *, hears: bool) -> None:
+        """Note a wish that has just been put into the stream.
+
+        Args:
+            wish: the wish.
+            place: the place behind it.
+            hears: whether the client may get messages from here on, whatever it wants.
+        """
+        if wish is Wish.SKIP:
+            self._behind = place
+        elif wish is Wish.OFF:
+            self._behind = -1
+        elif hears or wish is not Wish.HEARD:
+            self._mixed = self._standing.replies.next_number
+
+    def look(self, place: int, *, sent: bool = False) -> None:
+        """Note whether something stands behind a SKIP, before `place`: the reply after it is wanted.
+
+        `sent`: whether everything before `place` is sent now, so that places begin at 0 again.
+        """
+        if 0 <= self._behind < place:
+            self._mixed, self._behind = self._standing.replies.next_number, -1
+        if sent and self._behind >= 0:
+            self._behind = 0
