@@ -222,17 +222,25 @@ class Together:
         return begin
 
     def _may_begin(self, data: bytes, begin: int) -> bool:
-        """Return whether there are enough requests, and the first ones may go together, by their names.
+        """Return whether there are enough requests, and the first ones may go together: the whole piece costs more.
 
-        What looks like the beginning of a request may be part of an argument: then they are judged one by one.
+        What looks like the beginning of a request may be part of an argument: then they may be judged one by one.
         """
+        position = begin
         for place in range(LEAST):
-            name = _NAME(data, begin)
+            name = _NAME(data, position)
             if name is None or not (name[1] in _JOINED or name[1] in PLAIN):
                 self._left = max(0, place - 1)
                 return False
-            begin = data.find(_BETWEEN, begin) + 2
-        return True
+            position = data.find(_BETWEEN, position) + 2
+        first = self._ground.batch.parse(data[begin : position if position > 1 else begin + MOST_BYTES])
+        if first is None or len(first[0]) < LEAST or set(map(type, chain.from_iterable(first[0]))) != _BYTES:
+            return True
+        _, count = self._groups(first[0][:LEAST], mixes=False)
+        if count == LEAST:
+            return True
+        self._left = max(0, count - 1)
+        return False
 
     def _queue(self, requests: list[list[bytes]], begin: int, now: float) -> int:
         """Queue the first group of requests together in the open transaction; return the position after it."""
