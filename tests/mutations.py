@@ -739,6 +739,15 @@ MUTATIONS = [
     ),
     # What a transaction says about replies, and what is asked in silence.
     Mutation("session/hearing.py", "if wish is Wish.OFF or wish is Wish.SKIP:", "if False:", "queued words"),
+    Mutation(
+        "session/hearing.py", "self._opening.ends = True, out.queued", "_ = True, 0", "a refused MULTI in silence"
+    ),
+    Mutation("session/outgoing.py", "        self.queued += count\n", "", "a refused MULTI in silence"),
+    Mutation("wire/silence.py", "place != opening.ends or", "", "a refused MULTI in silence"),
+    Mutation("wire/silence.py", "if place == 0 and not refused:", "if False:", "a refused MULTI in silence"),
+    Mutation("session/standing.py", "self._uncounted.discard(kind)", "pass", "many channels"),
+    Mutation("session/standing.py", "self._uncounted.discard(kind)", "self._uncounted.clear()", "many channels"),
+    Mutation("wire/reply.py", "and not may_answer_wish(replies[line + 1])", "and False", "a master that is down"),
     Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
     Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "pushes in a silence"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),

@@ -207,6 +207,11 @@ def _many_resets(place: Place) -> None:
         silence.check_many_resets(server, place.proxy("--upstream", strangers.url_of(server)))
 
 
+def _master_down(place: Place) -> None:
+    with closing(Server(OLDEST, "--replica-serve-stale-data", "no")) as server:
+        silence.check_master_down(server, place.proxy("--upstream", server.url))
+
+
 def _logouts(place: Place) -> None:
     with closing(Server(NEWEST, "--requirepass", strangers.PASSWORD)) as server:
         strangers.let_few(server)
@@ -965,6 +970,9 @@ CHECKS |= {
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
+    "a refused MULTI in silence": lambda place: silence.check_refused_multi(place.server, place.proxy()),
+    "many channels": lambda place: silence.check_many_channels(place.server, place.proxy()),
+    "a master that is down": _master_down,
     "pushes in a silence": lambda place: silence.check_pushes(place.server, place.proxy()),
     "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(

@@ -156,6 +156,7 @@ class Multi:
         standing = self._standing
         if standing.transaction is not None:
             return
+        self._hearing.begin_transaction()
         standing.transaction = Transaction(self._coverage, self._owner)
         if askable and not standing.is_stranger and not standing.limited:
             self._out.begin_transaction()

@@ -17,7 +17,7 @@ from proxy.session.standing import Next, Standing
 from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
-from proxy.wire.pieces import Wish
+from proxy.wire.pieces import Opening, Wish
 from proxy.wire.request import Kind, Request
 from proxy.wire.silence import ON
 
@@ -38,6 +38,7 @@ class Outgoing:
         blocker: the number of the first sign after the last request that may block; changes with each such request.
         logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
+        queued: how many requests of the client have been sent behind its MULTI.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Outgoing:
         "caching_queued",
         "last_sign",
         "logged_out",
+        "queued",
     )
 
     def __init__(self, coverage: Coverage, standing: Standing, *, hides_commands: bool = True) -> None:
@@ -63,6 +65,7 @@ class Outgoing:
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
         self.caching_queued = False
+        self.queued = 0
         self.blocker = self.last_sign = self.logged_out = -1
         self._pinned_at = -1  # the place in `_parts` in front of which nothing may be put
         self._asides: Asides | None = None  # takes replies out of EXEC's reply
@@ -119,16 +122,16 @@ class Outgoing:
         self.replace(request, ON)
         self.append(caching)
 
-    def wish_here(self, wish: Wish) -> None:
+    def wish_here(self, wish: Wish, opening: Opening | None = None) -> None:
         """Apply a wish from here on without a request; only if the client may not want all replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
-            self._heed(wish, 0)
+            self._heed(wish, 0, opening)
 
-    def _heed(self, wish: Wish, replies: int) -> None:
+    def _heed(self, wish: Wish, replies: int, opening: Opening | None = None) -> None:
         own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
         may_be = wish is Wish.LISTENS or subscriptions.counted
-        way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies)
+        way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies, opening=opening)
         self.append(own.open(way, by_greeting=self._greets))
 
     def replace(self, request: Request, instead: bytes) -> None:
@@ -206,6 +209,7 @@ class Outgoing:
 
     def note_queued(self, *, runs: bool = False) -> None:
         """Note that a client's request is sent; `runs`: whether it is the EXEC that runs the transaction."""
+        self.queued += 1
         if self._asides is not None:
             self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
 
@@ -243,6 +247,7 @@ class Outgoing:
         if guard is None or not self.put_aside(guard):
             self._mark_front()
         self.append(call)
+        self.queued += count
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
         """Amend the reply to the request that is about to be queued with a function.

@@ -60,7 +60,8 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._greetings = 0  # how often a protocol has been asked for
-        self.begun = self.resp3 = self.monitors = self._uncounted = False
+        self.begun = self.resp3 = self.monitors = False
+        self._uncounted: set[bytes] = set()  # kinds with more names than are remembered
         self._names: set[tuple[bytes, int]] = set()  # hashes, because a name may have any length
 
     @property
@@ -71,7 +72,7 @@ class Subscriptions:
     @property
     def counted(self) -> bool:
         """Whether there may be a subscription now."""
-        return self._uncounted or bool(self._names)
+        return bool(self._uncounted or self._names)
 
     def greet(self, *, resp3: bool) -> None:
         """Note a HELLO that asks for a protocol."""
@@ -110,8 +111,10 @@ class Subscriptions:
         named = {(kind, hash(channel)) for channel in channels}
         if ends:
             self._names -= named or {one for one in self._names if one[0] == kind}
+            if not named:
+                self._uncounted.discard(kind)
         elif len(self._names) + len(named) > MOST_SUBSCRIPTIONS:
-            self._uncounted = True
+            self._uncounted.add(kind)
         else:
             self._names |= named
 

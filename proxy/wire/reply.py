@@ -25,7 +25,7 @@ from proxy.wire.guard import Fronted, Guard, Repeated
 from proxy.wire.pieces import Heeded, Piece, Slot
 from proxy.wire.replies import Replies, RepliesAndPushes
 from proxy.wire.request import encode
-from proxy.wire.silence import Silence, WishReply
+from proxy.wire.silence import Silence, WishReply, may_answer_wish
 
 _BEFORE: Final = (
     b"-ERR unknown command '",
@@ -487,6 +487,7 @@ class ReplySubstitution:
         steps: list[int] = []
         within = [self._within.get(token) for token in refused]
         least = [int(token in self._opens) for token in refused]
+        wishes = [isinstance(way := self._opens.get(token), WishReply) and way.asks for token in refused]
 
         def ways(number: int, last: int, between: int | None, at_least: int) -> Iterator[tuple[int, ...]]:
             """Yield each assignment of the remaining refused signs, from `number` on, to lines after `last`."""
@@ -500,6 +501,8 @@ class ReplySubstitution:
                 if len(steps) > _MOST_STEPS:
                     raise UnclearRepliesError
                 gap = line - last - 1
+                if wishes[number] and line + 1 < len(replies) and not may_answer_wish(replies[line + 1]):
+                    continue
                 if gap >= at_least and (loose or between is None or gap == between):
                     for rest in ways(number + 1, line, within[number], least[number]):
                         yield (line, *rest)
