@@ -523,10 +523,15 @@ MUTATIONS = [
     Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
     Mutation("relay/conversation.py", "wants_probe and (sends or", "wants_probe and (False or", "busy"),
     Mutation("session/strangers.py", "self._out.logged_out = standing.replies.next_number", "pass", "logouts"),
+    Mutation("session/strangers.py", "standing.login = Login.UNPROVED", "pass", "a new password"),
+    Mutation("session/outgoing.py", "if self._standing.login is _PRESUMED:", "if False:", "a new password"),
+    Mutation("session/outgoing.py", "silent=self._silent, by_greeting=self._greets", "silent=True", "a new password"),
+    Mutation("session/session.py", "return None  # the sign is still to be sent", "return -1", "a new password"),
     Mutation(
-        "session/hearing.py", "if self._out.logged_out == self._standing", "if False and self._standing", "logouts"
+        "session/session.py", "greets = self.replies.may_want_login and", "greets = False and", "a password again"
     ),
-    Mutation("session/strangers.py", "if self.tried or", "if standing.login is not Login.OPEN or", "many resets"),
+    Mutation("session/hearing.py", "elif self._standing.is_stranger and", "elif False and", "logouts"),
+    Mutation("session/strangers.py", "if self.tried or", "if standing.is_stranger or", "many resets"),
     Mutation("wire/reply.py", 'len(self._doubt or b"")', "0", "replies in doubt"),
     Mutation("relay/conversation.py", "(sends or self._ending.may_probe)", "sends", "ends without ECHO"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),

@@ -128,7 +128,7 @@ class Hearing:
         """
         if self._standing.replies.silence.suspected:
             self._out.wish_here(Wish.ANEW)
-        elif self._out.logged_out == self._standing.replies.next_number:
+        elif self._standing.is_stranger and self._out.logged_out == self._standing.replies.next_number:
             self._out.append(self._out.expect(b""))
 
     def _join(self) -> None:

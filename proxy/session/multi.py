@@ -168,6 +168,6 @@ class Multi:
             # The transaction would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC
             # returns
             # EXECABORT.
-            self._out.append(self._standing.replies.expect(b""))
+            self._out.append(self._standing.replies.expect(b"", by_greeting=False))
         for key, delay in transaction.keys_given_deadlines.items():
             self._rewriter.marks.expect([key], now + delay)

@@ -49,7 +49,8 @@ _BEFORE_ALL: Final = (b"-ERR ", b"$32\r\n")
 _LONG: Final = 4096
 """Maximum size of chunks to search with the pattern directly; longer ones get a plain search first."""
 
-_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
+_NOAUTH: Final = b"-NOAUTH "
+_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", _NOAUTH, b"-NOPERM ", b"-ERR Can't execute ")
 _REFUSAL: Final = (
     r"-(?:BUSY \w+ is busy |LOADING \w+ is loading |MASTERDOWN Link with |NOAUTH Authentication required"
     r"|(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
@@ -122,6 +123,8 @@ class ReplySubstitution:
         trailed: whether bytes have come after the last replaced reply, in the same chunk.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
+        hides_commands: whether the server may hide, before a login, that it does not know a command.
+        greets: whether it may reply to no other sign than a HELLO, because the client may have to log in.
         deaf: whether the client's user has turned out to lack permission for ECHO.
     """
 
@@ -150,7 +153,8 @@ class ReplySubstitution:
         self._doubt_searched = 0  # how much of it is known to have no sign
         self._doubt_framing: Replies
         self.silence = Silence()
-        self.echoes = self.deaf = False
+        self.hides_commands = True
+        self.echoes = self.greets = self.deaf = False
 
     @property
     def active(self) -> bool:
@@ -183,11 +187,16 @@ class ReplySubstitution:
         """Whether to send a loud sign now: a silent one may have been refused, and no loud one is behind it."""
         return self._is_held_back and bool(self._expected) and self._expected[-1][0] in self._silent
 
+    @property
+    def may_want_login(self) -> bool:
+        """Whether the server may want a login, so that `wants_probe` wants a HELLO."""
+        return _NOAUTH in (self._doubt or b"")
+
     def expect(
         self,
         reply: bytes,
         *,
-        by_greeting: bool = False,
+        by_greeting: bool | None = None,
         found: Callable[[], None] | None = None,
         silent: bool = False,
     ) -> bytes:
@@ -195,8 +204,8 @@ class ReplySubstitution:
 
         Args:
             reply: the bytes for the client, may be empty.
-            by_greeting: whether to ask by a HELLO with an unknown option. It changes nothing, and is answered before a
-            login too, where some servers answer nothing else. Not in a transaction.
+            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. It changes nothing, and
+            is answered before a login too, where some servers answer nothing else. Not in a transaction.
             found: called when the reply comes; not when a later one shows that it never will.
             silent: whether to ask by ECHO, which causes no error at the server. Not in a transaction, and only if
                 `reply` is empty.
@@ -214,6 +223,7 @@ class ReplySubstitution:
         if silent:
             self._silent.add(token)
             return encode([b"ECHO", token])
+        by_greeting = self.greets if by_greeting is None else by_greeting
         return encode([b"HELLO", b"2", token] if by_greeting else [token])
 
     def enclose(self, request: bytes, hear: Callable[[bytes], bytes], *, replies: int = 1) -> bytes:
@@ -242,7 +252,7 @@ class ReplySubstitution:
         *,
         found: Callable[[], None] | None = None,
         silent: bool | None = None,
-        by_greeting: bool = False,
+        by_greeting: bool | None = None,
     ) -> bytes:
         """Pass the replies to the next requests through a filter until it is done.
 
