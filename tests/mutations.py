@@ -524,7 +524,7 @@ MUTATIONS = [
     Mutation("relay/conversation.py", "wants_probe and (sends or", "wants_probe and (False or", "busy"),
     Mutation("session/strangers.py", "self._out.logged_out = standing.replies.next_number", "pass", "logouts"),
     Mutation("session/strangers.py", "standing.login = Login.UNPROVED", "pass", "a new password"),
-    Mutation("session/outgoing.py", "if self._standing.login is _PRESUMED:", "if False:", "a new password"),
+    Mutation("session/outgoing.py", "if self._standing.login is _PRESUMED:", "if False:", "a new password, told late"),
     Mutation("session/outgoing.py", "silent=self._silent, by_greeting=self._greets", "silent=True", "a new password"),
     Mutation("session/session.py", "return None  # the sign is still to be sent", "return -1", "a new password"),
     Mutation(

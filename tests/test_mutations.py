@@ -207,8 +207,8 @@ def _many_resets(place: Place) -> None:
         silence.check_many_resets(server, place.proxy("--upstream", strangers.url_of(server)))
 
 
-def _new_password(place: Place) -> None:
-    with closing(Server(NEWEST)) as server:
+def _new_password(place: Place, kind: str = NEWEST) -> None:
+    with closing(Server(kind)) as server:
         strangers.check_new_password(server, place.proxy("--upstream", server.url))
 
 
@@ -984,6 +984,7 @@ CHECKS |= {
     "many channels": lambda place: silence.check_many_channels(place.server, place.proxy()),
     "a master that is down": _master_down,
     "a new password": _new_password,
+    "a new password, told late": lambda place: _new_password(place, place.server.kind),
     "a password again": _password_again,
     "pushes in a silence": lambda place: silence.check_pushes(place.server, place.proxy()),
     "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),

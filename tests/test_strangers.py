@@ -282,6 +282,7 @@ def check_new_password(server: Server, proxy: Proxy) -> None:
         "no replies before": [off, reset, ping],
         "logins and logouts": [AUTH + off + get + reset + off + get + AUTH + off + get + on + ping],
         "a logout in silence": [off + reset + off + ping],
+        "a logout behind a read in silence": [off + get + reset + get + off + ping],
         "a login behind": [reset + get + AUTH + get],
         "reads beside a login": [reset + off + get + AUTH + get + on + requests("AUTH wrong") + ping],
     }
