@@ -524,10 +524,15 @@ MUTATIONS = [
     Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
     Mutation("relay/conversation.py", "wants_probe and (sends or", "wants_probe and (False or", "busy"),
     Mutation("session/strangers.py", "self._out.logged_out = standing.replies.next_number", "pass", "logouts"),
+    Mutation("session/strangers.py", "standing.login = Login.UNPROVED", "pass", "a new password"),
+    Mutation("session/outgoing.py", "if self._standing.login is _PRESUMED:", "if False:", "a new password, told late"),
+    Mutation("session/outgoing.py", "silent=self._silent, by_greeting=self._greets", "silent=True", "a new password"),
+    Mutation("session/session.py", "return None  # the sign is still to be sent", "return -1", "a new password"),
     Mutation(
-        "session/hearing.py", "if self._out.logged_out == self._standing", "if False and self._standing", "logouts"
+        "session/session.py", "greets = self.replies.may_want_login and", "greets = False and", "a password again"
     ),
-    Mutation("session/strangers.py", "if self.tried or", "if standing.login is not Login.OPEN or", "many resets"),
+    Mutation("session/hearing.py", "elif self._standing.is_stranger and", "elif False and", "logouts"),
+    Mutation("session/strangers.py", "if self.tried or", "if standing.is_stranger or", "many resets"),
     Mutation("wire/reply.py", 'len(self._doubt or b"")', "0", "replies in doubt"),
     Mutation("relay/conversation.py", "(sends or self._ending.may_probe)", "sends", "ends without ECHO"),
     Mutation("wire/replies.py", "self._unasked, mark = True", "self._unasked, mark = False", "a push to others"),
@@ -748,6 +753,15 @@ MUTATIONS = [
     ),
     # What a transaction says about replies, and what is asked in silence.
     Mutation("session/hearing.py", "if wish is Wish.OFF or wish is Wish.SKIP:", "if False:", "queued words"),
+    Mutation(
+        "session/hearing.py", "self._opening.ends = True, out.queued", "_ = True, 0", "a refused MULTI in silence"
+    ),
+    Mutation("session/outgoing.py", "        self.queued += count\n", "", "a refused MULTI in silence"),
+    Mutation("wire/silence.py", "place != opening.ends or", "", "a refused MULTI in silence"),
+    Mutation("wire/silence.py", "if place == 0 and not refused:", "if False:", "a refused MULTI in silence"),
+    Mutation("session/standing.py", "self._uncounted.discard(kind)", "pass", "many channels"),
+    Mutation("session/standing.py", "self._uncounted.discard(kind)", "self._uncounted.clear()", "many channels"),
+    Mutation("wire/reply.py", "and not may_answer_wish(replies[line + 1])", "and False", "a master that is down"),
     Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
     Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "pushes in a silence"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),

@@ -135,6 +135,13 @@ class Raw:
         except ConnectionResetError:
             return b""
 
+    def until_silent(self, seconds: float) -> bytes:
+        """Read what comes until nothing does for a time, or the other side closes."""
+        said = b""
+        while not self.silent(seconds) and (part := self.some()):
+            said += part
+        return said
+
     def silent(self, seconds: float) -> bool:
         """Whether nothing comes for a time; of what has come before all must have been read."""
         return not select.select([self.socket], [], [], seconds)[0]

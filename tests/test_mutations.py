@@ -208,6 +208,21 @@ def _many_resets(place: Place) -> None:
         silence.check_many_resets(server, place.proxy("--upstream", strangers.url_of(server)))
 
 
+def _new_password(place: Place, kind: str = NEWEST) -> None:
+    with closing(Server(kind)) as server:
+        strangers.check_new_password(server, place.proxy("--upstream", server.url))
+
+
+def _password_again(place: Place) -> None:
+    with closing(Server(NEWEST, "--requirepass", strangers.PASSWORD)) as server:
+        strangers.check_password_again(server, place.proxy("--upstream", strangers.url_of(server)))
+
+
+def _master_down(place: Place) -> None:
+    with closing(Server(OLDEST, "--replica-serve-stale-data", "no")) as server:
+        silence.check_master_down(server, place.proxy("--upstream", server.url))
+
+
 def _logouts(place: Place) -> None:
     with closing(Server(NEWEST, "--requirepass", strangers.PASSWORD)) as server:
         strangers.let_few(server)
@@ -982,6 +997,12 @@ CHECKS |= {
         place.server, place.start_proxy, behind=leaving.SKIP + request("PING") * 2, later=0.012
     ),
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
+    "a refused MULTI in silence": lambda place: silence.check_refused_multi(place.server, place.proxy()),
+    "many channels": lambda place: silence.check_many_channels(place.server, place.proxy()),
+    "a master that is down": _master_down,
+    "a new password": _new_password,
+    "a new password, told late": lambda place: _new_password(place, place.server.kind),
+    "a password again": _password_again,
     "pushes in a silence": lambda place: silence.check_pushes(place.server, place.proxy()),
     "subscribers in silence": lambda place: silence.check_subscribers(place.server, place.proxy()),
     "written before it is read": lambda place: flow.test_a_client_may_send_all_before_it_reads(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.pieces import Wish
+from proxy.wire.frames import frames
+from proxy.wire.pieces import Opening, Wish
 from proxy.wire.reply import ReplySubstitution
 from proxy.wire.request import encode
 from tests.conftest import StartProxy, StartServer
@@ -45,10 +46,18 @@ class Model:
     def __init__(self) -> None:
         self.none = self.not_next = False
         self.last = b""
+        self.ends = self.place = -1  # which reply behind a MULTI that is refused is to a CLIENT REPLY ON
 
     def answer(self, reply: bytes) -> bytes:
         """Return what comes of a reply."""
         if not (self.none or self.not_next):
+            return reply
+        self.place += 1
+        refused = reply.startswith(b"-")
+        if self.place == 0 and not refused:
+            self.ends = -1
+        if self.none and self.place == self.ends and not refused:
+            self.none = False
             return reply
         self.not_next = False
         self.last = reply
@@ -56,7 +65,8 @@ class Model:
 
     def wish(self, wish: Wish, reply: bytes) -> bytes:
         """Return what comes of the reply to a wish, if it was asked for."""
-        if wish in (Wish.LISTENS, Wish.ANEW):
+        self.ends = self.place = -1
+        if wish in (Wish.LISTENS, Wish.ANEW, Wish.BEGINS):
             pass
         elif wish is Wish.HEARD:
             self.not_next = False
@@ -102,9 +112,12 @@ def test_what_is_not_wanted_is_dropped_at_any_cut(events: list[Event], subscribe
                 reply = b"+RESET\r\n" if reply == b"+OK\r\n" else reply
                 stream += reply
                 wanted += model.reset(reply)
-            sign = substitution.open(silence.expect(wish, lambda: subscribes, replies=int(asked)), silent=False)
-            stream += line_for(sign, b"'") + (reply if asked else b"")
+            opening = Opening() if wish is Wish.BEGINS else None
+            way = silence.expect(wish, lambda: subscribes, replies=int(asked), opening=opening)
+            stream += line_for(substitution.open(way, silent=False), b"'") + (reply if asked else b"")
             wanted += model.wish(wish, reply)
+            if opening is not None:
+                model.ends = opening.ends = data.draw(st.sampled_from((-1, 1, 2, 3)))
     passed = b"".join(substitution.receive(piece) for piece in data.draw(cuts(stream or b"x")) if stream)
     assert passed == wanted
     assert silence.unanswered == 0
@@ -327,6 +340,7 @@ def check_pushes(server: Server, proxy: Proxy) -> None:
         straight, through = both(server, proxy, program + request("PING"))
         assert _told(through) == _told(straight), program
     for protocol in (2, 3):  # what confirms a subscription in a transaction is lost; what comes afterwards is not
+        until(lambda: server.command("PUBLISH", "c", "none") == b":0\r\n", what="the end of earlier subscribers")
         with proxy.connect() as client:
             client.command("HELLO", protocol)
             client.send(OFF + multi + subscribe + run + request("PUBLISH", "c", "own") * (protocol == 3))
@@ -402,6 +416,109 @@ def test_where_the_server_is_at_a_request_that_blocks_nothing_is_lost() -> None:
         driver = Driver()
         driver.feed(program)
         assert not driver.session.loss.has_reached_blocker
+
+
+def check_refused_multi(server: Server, proxy: Proxy) -> None:
+    """A CLIENT REPLY ON behind a MULTI that the server refuses is not queued, so it is heeded at once."""
+    server.command("ACL", "SETUSER", "nomulti", "on", "nopass", "~*", "&*", "+@all", "-multi")
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    multi, ping, run, add = request("MULTI"), request("PING"), request("EXEC"), request("SADD", "s", "m")
+    programs = [
+        OFF + multi + before + ON + behind + ping
+        for before in (
+            b"",
+            ping,
+            add,
+            add * 20,
+            multi,
+            request("NOSUCH"),
+            b"*0\r\n",
+            request("CLIENT", "REPLY", "ON", "x"),
+        )
+        for behind in (b"", ON, add, run, request("DISCARD"))
+    ]
+    programs += [multi + ON + ping, OFF + multi + run + multi + ping + ON + ping, SKIP + multi + ON + ping]
+    for program in programs:
+        for login in (b"", request("AUTH", "nomulti", "x")):
+            straight, through = both(server, proxy, login + program)
+            assert through == straight, (login, program)
+    with proxy.connect() as client:
+        client.send(request("AUTH", "nomulti", "x") + OFF + multi)
+        client.silent(0.05)
+        client.send(ON + ping)
+        assert client.replies(3) == [b"+OK\r\n", b"+OK\r\n", b"+PONG\r\n"]
+
+
+@pytest.mark.every_kind
+def test_all_replies_are_wanted_again_behind_a_multi_that_is_refused(upstream: Server, proxy: Proxy) -> None:
+    check_refused_multi(upstream, proxy)
+
+
+def check_many_channels(server: Server, proxy: Proxy) -> None:
+    """More channels than are remembered are none after an UNSUBSCRIBE from all."""
+    server.command("DEL", "ll")
+    server.command("RPUSH", "ll", "message", "a", "lvl")
+    many = [f"c{number}" for number in range(105)]
+    read = SKIP + request("LRANGE", "ll", 0, -1) + request("PING")
+    for kind in ("", "P"):
+        ends = request(f"{kind}UNSUBSCRIBE")
+        straight, through = both(server, proxy, request(f"{kind}SUBSCRIBE", *many) + ends + read)
+        assert sorted(frames(through)) == sorted(frames(straight))
+    both_kinds = request("SUBSCRIBE", *many) + request("PSUBSCRIBE", *many) + request("UNSUBSCRIBE")
+    with proxy.connect() as client:  # the patterns are still there
+        client.send(OFF + both_kinds)
+        client.replies(105 * 3)
+        server.command("PUBLISH", "c7", "here")
+        assert b"pmessage" in client.reply()
+
+
+@pytest.mark.every_kind
+def test_no_array_is_taken_for_a_message_after_many_channels(upstream: Server, proxy: Proxy) -> None:
+    check_many_channels(upstream, proxy)
+
+
+def check_master_down(server: Server, proxy: Proxy) -> None:
+    """A server without its master refuses reads and, on Redis 6.2, ECHO too; it never refuses CLIENT."""
+    read, ping = request("GET", "x"), request("PING")
+    programs = (
+        OFF + read + ON, OFF + read * 3 + ON + read + ping, SKIP + read + SKIP + read + ping,
+        SKIP + read * 2 + ON + ping, OFF + read, read + OFF + read + ON + read,
+    )  # fmt: skip
+    for program in programs:
+        said = []
+        for where in (server, proxy):
+            with where.connect() as client:
+                assert client.command("PING") == b"+PONG\r\n"
+                server.command("REPLICAOF", "127.0.0.1", "1")
+                client.send(program)
+                said.append(client.until_silent(0.2))
+            server.command("REPLICAOF", "NO", "ONE")
+        assert said[1] == said[0], program
+
+
+@pytest.mark.every_kind
+def test_a_server_without_its_master_is_understood(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind, "--replica-serve-stale-data", "no")
+    check_master_down(server, start_proxy(None, "--upstream", server.url))
+
+
+def test_a_refused_sign_of_a_wish_is_known_by_the_reply_behind_it() -> None:
+    """Servers that refuse ECHO with these errors permit CLIENT."""
+    for error in (
+        b"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+    ):
+        for ends in (Wish.ON, Wish.SKIP):
+            substitution = ReplySubstitution()
+            substitution.echoes = True
+            for wish in (Wish.OFF, ends):
+                substitution.open(substitution.silence.expect(wish, bool, replies=1))
+            sign = substitution.expect(b"")
+            stream = error + b"+OK\r\n" + error + error + b"+OK\r\n" + error + line_for(sign, b"'")
+            assert substitution.receive(stream) == (b"+OK\r\n" + error if ends is Wish.ON else b"")
 
 
 @pytest.mark.every_kind

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import StartProxy, StartServer
-from tests.raw import about, request
+from tests.raw import Raw, about, request
 from tests.servers import Proxy, Server
 from tests.test_lives import PREFIX
 
@@ -262,3 +262,92 @@ def test_nobody_waits_for_requests_that_may_be_refused(
         for member in "ab":
             assert client.command("EXPIREMEMBER", "cart", member, 1000) == b":1\r\n"
         assert time.monotonic() - began < 2
+
+
+def check_new_password(server: Server, proxy: Proxy) -> None:
+    """Whoever resets the connection after a password has been set is a stranger, whom some servers tell nothing else;
+    so is who comes then, though the proxy does not know it yet."""
+    proxy.command("SADD", "s", "b")
+    assert proxy.command("EXPIREMEMBER", "s", "b", 10_000) == b":1\r\n"
+    off, skip, on = (requests(f"CLIENT REPLY {word}") for word in ("OFF", "SKIP", "ON"))
+    reset, get, ping = requests("RESET"), requests("GET v"), requests("PING")
+    programs = {
+        "a read": [reset, get],
+        "an adder": [reset, requests("SADD s k"), ping],
+        "a covered read": [reset, requests("SMEMBERS s"), ping],
+        "a transaction": [reset, requests("MULTI"), requests("SADD s k"), requests("EXEC")],
+        "no replies": [reset, off + get, ping],
+        "a skip": [reset, skip, ping, ping],
+        "no replies to a login": [reset, off, AUTH, ping, on, ping],
+        "no replies before": [off, reset, ping],
+        "logins and logouts": [AUTH + off + get + reset + off + get + AUTH + off + get + on + ping],
+        "a logout in silence": [off + reset + off + ping],
+        "a logout behind a read in silence": [off + get + reset + get + off + ping],
+        "a login behind": [reset + get + AUTH + get],
+        "reads beside a login": [reset + off + get + AUTH + get + on + requests("AUTH wrong") + ping],
+    }
+    for early in (True, False):
+        for name, pieces in programs.items():
+            if not early and len(pieces) > 1:
+                continue
+            got = []
+            for where in (server, proxy):
+                with server.connect() as admin, ExitStack() as stack:
+                    if early:
+                        client = stack.enter_context(where.connect())
+                        assert client.command("PING") == b"+PONG\r\n"
+                    assert admin.command("CONFIG", "SET", "requirepass", PASSWORD) == b"+OK\r\n"
+                    if not early:
+                        client = stack.enter_context(where.connect())
+                    got.append(answers_of(client, pieces))
+                    assert admin.command("CONFIG", "SET", "requirepass", "") == b"+OK\r\n"
+            assert got[1] == got[0], (name, early)
+
+
+def check_password_again(server: Server, proxy: Proxy) -> None:
+    """A password that is removed, and set again, bars those who came before it was removed."""
+    with server.connect() as admin:
+        assert admin.command("AUTH", PASSWORD) == b"+OK\r\n"
+        with proxy.connect() as client:
+            client.send(AUTH + requests("SADD s b", "EXPIREMEMBER s b 10000"))
+            assert client.replies(3)[2] == b":1\r\n"
+        for pieces in (
+            [requests("SADD s k"), requests("PING")],
+            [requests("CLIENT REPLY OFF"), requests("PING")],
+            [requests("GET v", "CLIENT REPLY SKIP"), requests("PING")],
+        ):
+            got = []
+            for where in (server, proxy):
+                with where.connect() as client:
+                    assert client.command("PING").startswith(b"-NOAUTH")
+                    assert admin.command("CONFIG", "SET", "requirepass", "") == b"+OK\r\n"
+                    assert client.command("PING") == b"+PONG\r\n"
+                    assert admin.command("CONFIG", "SET", "requirepass", PASSWORD) == b"+OK\r\n"
+                    got.append(answers_of(client, pieces))
+            assert got[1] == got[0], pieces
+
+
+def answers_of(client: Raw, pieces: list[bytes]) -> list[bytes]:
+    """What comes for each piece, and at the end."""
+    got = []
+    for piece in pieces:
+        client.send(piece)
+        got.append(client.until_silent(0.15))
+    client.end_of_requests()
+    return [*got, client.rest()]
+
+
+@pytest.mark.every_kind
+def test_who_resets_a_connection_after_a_password_was_set_is_a_stranger(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    check_new_password(server, start_proxy(None, "--upstream", server.url))
+
+
+@pytest.mark.every_kind
+def test_who_came_before_a_password_was_removed_is_barred_when_it_is_set_again(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind, "--requirepass", PASSWORD)
+    check_password_again(server, start_proxy(None, "--upstream", url_of(server)))

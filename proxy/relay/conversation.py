@@ -210,7 +210,7 @@ class Conversation:
         except RefusedAtItsHeadError as error:
             self._ending.let_refuse(error)
             return
-        if session.stranger:
+        if not session.is_proved:
             self._upstream.watch_for_login(session.replies, session.logged_out)
         self._progress.note_judged()
         if out:

@@ -24,6 +24,7 @@ _HELLO: Final = encode([b"HELLO"])
 """Changes nothing, and its reply shows the protocol."""
 
 _STRANGER: Final = Login.STRANGER
+_KNOWN_AS_STRANGERS: Final = frozenset((Login.STRANGER, Login.ADMITTED))
 
 
 class Changes:
@@ -56,7 +57,7 @@ class Changes:
         if command.effect is Effect.LOGIN:
             standing.rights.log_in(request.arguments)
             standing.replies.deaf = False
-            self._strangers.tried = standing.login is not Login.OPEN
+            self._strangers.tried = standing.login in _KNOWN_AS_STRANGERS
             if name == b"AUTH":
                 standing.user = short_name(named_user(request.arguments) or DEFAULT_USER)
             elif name == b"HELLO":

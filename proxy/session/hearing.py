@@ -10,7 +10,7 @@ from typing import Final
 from proxy.session.errors import Refusal
 from proxy.session.outgoing import Outgoing
 from proxy.session.standing import Next, Standing
-from proxy.wire.pieces import Wish
+from proxy.wire.pieces import Opening, Wish
 from proxy.wire.request import Kind, Request, encode
 
 _NOT_QUEUED: Final = Refusal(b"ERR Command 'client|reply' not allowed inside a transaction", "reply_in_multi")
@@ -36,13 +36,14 @@ class Hearing:
         out: what goes upstream.
     """
 
-    __slots__ = ("_caching", "_out", "_standing", "_wants_all")
+    __slots__ = ("_caching", "_opening", "_out", "_standing", "_wants_all")
 
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
         self._caching = b""  # the last CLIENT CACHING
         self._wants_all = False  # whether the open transaction ends a silence
+        self._opening = Opening()  # its MULTI, which the server may refuse
 
     def send(self, request: Request, *, joined: bool) -> Refusal | None:
         """Send a CLIENT request, or ASKING, and note what it changes.
@@ -64,7 +65,8 @@ class Hearing:
             return None
         if wish is Wish.OFF or wish is Wish.SKIP:
             return _NOT_QUEUED
-        self._wants_all = self._wants_all or wish is Wish.ON
+        if wish is Wish.ON and not self._wants_all:
+            self._wants_all, self._opening.ends = True, out.queued
         out.append(request.raw)
         self._note(arguments, about)
         return None
@@ -107,6 +109,11 @@ class Hearing:
             self._caching = _CACHING.get(arguments[2].upper(), b"") if len(arguments) == 3 else b""
             self._join()
 
+    def begin_transaction(self) -> None:
+        """Note that a MULTI is about to be sent."""
+        self._opening, self._out.queued = Opening(), 0
+        self._out.wish_here(Wish.BEGINS, self._opening)
+
     def end_transaction(self, *, runs: bool) -> None:
         """Note the end of the open transaction. If it `runs`, a silence that it ends is over after the reply to
         EXEC."""
@@ -121,7 +128,7 @@ class Hearing:
         """
         if self._standing.replies.silence.suspected:
             self._out.wish_here(Wish.ANEW)
-        elif self._out.logged_out == self._standing.replies.next_number:
+        elif self._standing.is_stranger and self._out.logged_out == self._standing.replies.next_number:
             self._out.append(self._out.expect(b""))
 
     def _join(self) -> None:

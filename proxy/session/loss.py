@@ -72,7 +72,7 @@ class Loss:
             self._behind = place
         elif wish is Wish.OFF:
             self._behind = -1
-        elif hears or wish is not Wish.HEARD:
+        elif hears or wish not in (Wish.HEARD, Wish.BEGINS):
             self._mixed = self._standing.replies.next_number
 
     def look(self, place: int, *, sent: bool = False) -> None:

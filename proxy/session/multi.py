@@ -156,6 +156,7 @@ class Multi:
         standing = self._standing
         if standing.transaction is not None:
             return
+        self._hearing.begin_transaction()
         standing.transaction = Transaction(self._coverage, self._owner)
         if askable and not standing.is_stranger and not standing.limited:
             self._out.begin_transaction()
@@ -167,6 +168,6 @@ class Multi:
             # The transaction would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC
             # returns
             # EXECABORT.
-            self._out.append(self._standing.replies.expect(b""))
+            self._out.append(self._standing.replies.expect(b"", by_greeting=False))
         for key, delay in transaction.keys_given_deadlines.items():
             self._rewriter.marks.expect([key], now + delay)

@@ -14,15 +14,16 @@ from typing import Final
 from proxy.coverage.coverage import Coverage
 from proxy.session.errors import Refusal, RequestTooLargeError
 from proxy.session.loss import Loss
-from proxy.session.standing import Next, Standing
+from proxy.session.standing import Login, Next, Standing
 from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.elements import Elements
 from proxy.wire.integer import Integer
-from proxy.wire.pieces import Wish
+from proxy.wire.pieces import Opening, Wish
 from proxy.wire.request import Kind, Request
 from proxy.wire.silence import ON
 
 _FREE: Final = Next.FREE
+_PRESUMED: Final = Login.PRESUMED
 
 
 class Outgoing:
@@ -31,7 +32,6 @@ class Outgoing:
     Args:
         coverage: the covered keys.
         standing: the state of the connection.
-        hides_commands: whether the server may hide, before a login, that it does not know a command.
 
     Attributes:
         append: appends bytes.
@@ -40,13 +40,14 @@ class Outgoing:
         logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
         loss: tells whether the client could lose a reply by its end.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
+        queued: how many requests of the client have been sent behind its MULTI.
     """
 
     __slots__ = (
         "_asides",
         "_coverage",
         "_front",
-        "_hides_commands",
+        "_greets",
         "_parts",
         "_pinned_at",
         "_silent",
@@ -57,21 +58,22 @@ class Outgoing:
         "last_sign",
         "logged_out",
         "loss",
+        "queued",
     )
 
-    def __init__(self, coverage: Coverage, standing: Standing, *, hides_commands: bool = True) -> None:
+    def __init__(self, coverage: Coverage, standing: Standing) -> None:
         self._coverage = coverage
-        self._hides_commands = hides_commands
         self._standing = standing
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
         self.caching_queued = False
+        self.queued = 0
         self.blocker = self.last_sign = self.logged_out = -1
         self._pinned_at = -1  # the place in `_parts` in front of which nothing may be put
         self.loss = Loss(standing)
         self._asides: Asides | None = None  # takes replies out of EXEC's reply
         self._front: int | None = None  # the reserved place in `_parts` for the sign before MULTI
-        self._silent = False  # whether that sign may be silent
+        self._silent = self._greets = False  # whether that sign may be silent, and whether it must be a HELLO
 
     def take(self) -> bytes:
         """Return and clear all bytes collected; the caller sends them now."""
@@ -101,14 +103,7 @@ class Outgoing:
         assert fails or not self._is_pinned
         self._mark_front()
         replies = self._standing.replies_for_own()
-        return replies.expect(reply, by_greeting=self._greets, found=found, silent=replies.echoes and not fails)
-
-    @property
-    def _greets(self) -> bool:
-        """Whether a sign must be a HELLO, because the server may not answer anything else."""
-        standing = self._standing
-        may = standing.transaction is None and not standing.subscriptions.begun
-        return may and self._hides_commands and standing.is_stranger
+        return replies.expect(reply, found=found, silent=replies.echoes and not fails)
 
     def wish(self, wish: Wish, request: Request, *, caching: bytes = b"") -> None:
         """Send a request that says which replies the client wants, and act on its reply. Not in a transaction.
@@ -126,18 +121,20 @@ class Outgoing:
         self.append(caching)
         self.loss.note_wish(wish, len(self._parts), hears=False)
 
-    def wish_here(self, wish: Wish) -> None:
+    def wish_here(self, wish: Wish, opening: Opening | None = None) -> None:
         """Apply a wish from here on without a request; only if the client may not want all replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
-            self._heed(wish, 0)
+            self._heed(wish, 0, opening)
             self.loss.note_wish(wish, len(self._parts), hears=standing.subscriptions.counted)
 
-    def _heed(self, wish: Wish, replies: int) -> None:
+    def _heed(self, wish: Wish, replies: int, opening: Opening | None = None) -> None:
         own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
         may_be = wish is Wish.LISTENS or subscriptions.counted
-        way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies)
-        self.append(own.open(way, by_greeting=self._greets))
+        way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies, opening=opening)
+        if self._standing.login is _PRESUMED:  # its next replies may be of a stranger and of another user
+            own.echoes, own.greets = False, self._standing.greets
+        self.append(own.open(way))
 
     def replace(self, request: Request, instead: bytes) -> None:
         """Send something else instead of a request. If the request's line ends are odd, so are those of the
@@ -170,8 +167,9 @@ class Outgoing:
         """
         standing = self._standing
         if standing.transaction is None and standing.hears_echoes and not self._is_pinned:
-            standing.replies.echoes = not (standing.limited or standing.rights.unasked)
-            self.append(standing.replies.enclose(request, hear))
+            replies = standing.replies_for_own()
+            replies.echoes = not (standing.limited or standing.rights.unasked)
+            self.append(replies.enclose(request, hear))
 
     @property
     def amends(self) -> bool:
@@ -216,11 +214,12 @@ class Outgoing:
         self._asides = Asides()
         self._asides.note(Whose.CLIENT)
         self._front = len(self._parts)
-        self._silent = self._standing.hears_echoes
+        self._silent, self._greets = self._standing.hears_echoes, self._standing.must_greet
         self.append(b"")
 
     def note_queued(self, *, runs: bool = False) -> None:
         """Note that a client's request is sent; `runs`: whether it is the EXEC that runs the transaction."""
+        self.queued += 1
         if self._asides is not None:
             self._asides.note(Whose.EXEC if runs else Whose.CLIENT)
 
@@ -258,6 +257,7 @@ class Outgoing:
         if guard is None or not self.put_aside(guard):
             self._mark_front()
         self.append(call)
+        self.queued += count
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
         """Amend the reply to the request that is about to be queued with a function.
@@ -294,5 +294,7 @@ class Outgoing:
             transaction = self._standing.transaction
             found = None if transaction is None else transaction.expect_beginning()
             replies = self._standing.replies
-            self._parts[self._front] = replies.open(self._asides, found=found, silent=self._silent)
+            self._parts[self._front] = replies.open(
+                self._asides, found=found, silent=self._silent, by_greeting=self._greets
+            )
             self._front = None

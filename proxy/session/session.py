@@ -64,10 +64,11 @@ class Session:
         self.pipeline = Pipeline()
         self._ground = ground
         # None of these refers to the session, so it is freed with the last reference to it.
-        self._standing = standing = Standing(rights or Rights(), Login.STRANGER if stranger else Login.OPEN)
-        self.replies = standing.replies
+        login = Login.STRANGER if stranger else Login.PRESUMED
         server = ground.rewriter.server
-        self._out = out = Outgoing(ground.coverage, standing, hides_commands=server.hides_commands)
+        self._standing = standing = Standing(rights or Rights(), login, hides_commands=server.hides_commands)
+        self.replies = standing.replies
+        self._out = out = Outgoing(ground.coverage, standing)
         self._upload = upload = Upload(ground, standing, out)
         reader = ground.rewriter.new_reader()
         hearing = Hearing(standing, out)
@@ -106,9 +107,20 @@ class Session:
         return self._standing.login is _STRANGER
 
     @property
-    def logged_out(self) -> int:
-        """The number of the sign behind the client's last RESET: no reply before it proves a login. -1 for none."""
-        return self._out.logged_out
+    def is_proved(self) -> bool:
+        """Whether replies have shown that the server serves the client."""
+        return self._standing.is_proved
+
+    @property
+    def logged_out(self) -> int | None:
+        """The number of the first sign behind the client's last RESET: no reply before it proves a login.
+
+        -1 if there was no RESET; None while no sign that could show it has been sent.
+        """
+        number = self._out.logged_out
+        if number == self.replies.next_number and not self.stranger:
+            return None  # the sign is still to be sent
+        return number
 
     @property
     def unfinished(self) -> bool:
@@ -154,6 +166,8 @@ class Session:
         if self.stranger:
             self._standing.login = Login.ADMITTED
             self._ground.coverage.visit(self._strangers.visited)
+        else:
+            self._standing.login = Login.OPEN
         self._note_state()
 
     def receive(self, data: bytes, now: float) -> bytes:
@@ -296,7 +310,9 @@ class Session:
         """Return the loud sign that shows whether a silent one has been refused; None if not possible."""
         if self.intake.is_in_part or self._standing.next is not _FREE:
             return None
-        return self._take_out() + self.replies.expect(b"")
+        standing = self._standing
+        greets = self.replies.may_want_login and standing.transaction is None and standing.greets
+        return self._take_out() + self.replies.expect(b"", by_greeting=greets)
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
         """Ask the server for this connection's identity, behind all that has been sent.

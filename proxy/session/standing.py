@@ -20,7 +20,9 @@ from proxy.wire.reply import ReplySubstitution
 class Login(Enum):
     """Whether the client has logged in, as far as is known."""
 
-    OPEN = "the server wants no login"
+    PRESUMED = "the server wanted no login when the proxy asked last"
+    UNPROVED = "as above, but a RESET has made the client a stranger if a password has been set since it came"
+    OPEN = "the client has been served without a login"
     STRANGER = "the client has still to log in"
     ADMITTED = "the client has logged in; RESET makes it a stranger again"
 
@@ -60,7 +62,8 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._greetings = 0  # how often a protocol has been asked for
-        self.begun = self.resp3 = self.monitors = self._uncounted = False
+        self.begun = self.resp3 = self.monitors = False
+        self._uncounted: set[bytes] = set()  # kinds with more names than are remembered
         self._names: set[tuple[bytes, int]] = set()  # hashes, because a name may have any length
 
     @property
@@ -71,7 +74,7 @@ class Subscriptions:
     @property
     def counted(self) -> bool:
         """Whether there may be a subscription now."""
-        return self._uncounted or bool(self._names)
+        return bool(self._uncounted or self._names)
 
     def greet(self, *, resp3: bool) -> None:
         """Note a HELLO that asks for a protocol."""
@@ -110,8 +113,10 @@ class Subscriptions:
         named = {(kind, hash(channel)) for channel in channels}
         if ends:
             self._names -= named or {one for one in self._names if one[0] == kind}
+            if not named:
+                self._uncounted.discard(kind)
         elif len(self._names) + len(named) > MOST_SUBSCRIPTIONS:
-            self._uncounted = True
+            self._uncounted.add(kind)
         else:
             self._names |= named
 
@@ -122,6 +127,7 @@ class Standing:
     Args:
         rights: what its user may do.
         login: whether the server wants a login.
+        hides_commands: whether the server may hide, before a login, that it does not know a command.
 
     Attributes:
         rights: what its user may do.
@@ -159,7 +165,7 @@ class Standing:
         "watched",
     )
 
-    def __init__(self, rights: Rights, login: Login = Login.OPEN) -> None:
+    def __init__(self, rights: Rights, login: Login = Login.PRESUMED, *, hides_commands: bool = True) -> None:
         self.rights = rights
         self.permits = Permits()
         self.login = login
@@ -174,12 +180,28 @@ class Standing:
         self.is_link = False
         self.transaction: Transaction | None = None
         self.replies = ReplySubstitution()
+        self.replies.hides_commands = hides_commands
         self.next = Next.FREE
 
     @property
     def is_stranger(self) -> bool:
         """Whether the client has still to log in, as far as is known."""
         return self.login is _STRANGER
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether replies have shown that the server serves the client as it is."""
+        return self.login not in _UNPROVED
+
+    @property
+    def greets(self) -> bool:
+        """Whether a sign outside a transaction can be a HELLO, which is answered before a login too."""
+        return self.replies.hides_commands and self.next is _FREE and not self.subscriptions.begun
+
+    @property
+    def must_greet(self) -> bool:
+        """Whether signs outside a transaction must be a HELLO, because the server may not answer anything else."""
+        return self.login in _UNSURE and self.greets
 
     @property
     def limited(self) -> bool:
@@ -196,13 +218,17 @@ class Standing:
     def hears_echoes(self) -> bool:
         """Whether the server will probably reply to an ECHO sent now, outside a transaction."""
         rights = self.rights
-        unlikely = self.is_stranger or self.subscriptions.hinder or rights.confinement or self.replies.deaf
+        unsure = self.login in _UNSURE
+        unlikely = unsure or self.subscriptions.hinder or rights.confinement or self.replies.deaf
         return self.askable and not unlikely
 
     def replies_for_own(self) -> ReplySubstitution:
-        """Return `replies`, set to use silent signs around the proxy's next request if the server answers them."""
-        self.replies.echoes = self.transaction is None and self.hears_echoes
-        return self.replies
+        """Return `replies`, set to use such signs around the proxy's next request as the server answers."""
+        replies = self.replies
+        apart = self.transaction is None
+        replies.echoes = apart and self.hears_echoes
+        replies.greets = apart and self.must_greet
+        return replies
 
     @property
     def askable(self) -> bool:
@@ -214,5 +240,7 @@ DEFAULT_USER: Final = b"default"
 """The user of a connection that has not logged in."""
 
 _STRANGER = Login.STRANGER
+_UNSURE = frozenset((Login.STRANGER, Login.UNPROVED))
+_UNPROVED = frozenset((Login.STRANGER, Login.UNPROVED, Login.PRESUMED))
 _FREE = Next.FREE
 _BROKEN = End.BROKEN

@@ -79,11 +79,16 @@ class Strangers:
         return None
 
     def reset(self) -> None:
-        """Note that a RESET is sent; if it may end a login, note the number of the sign behind it."""
+        """Note that a RESET is sent; if it may end a login, note the number of the next sign, which proves no login
+        before it."""
         standing = self._standing
-        if self.tried or standing.login is Login.ADMITTED:
+        if standing.login not in (Login.STRANGER, Login.ADMITTED):
+            standing.login = Login.UNPROVED
+        elif self.tried or standing.login is Login.ADMITTED:
             standing.login = Login.STRANGER
-            self._out.logged_out = standing.replies.next_number
+        else:
+            return
+        self._out.logged_out = standing.replies.next_number
         self.tried = False
 
     def turn_down(self, request: Request) -> None:

@@ -45,6 +45,20 @@ class Wish(Enum):
     RAN = "it wants all of them if the last reply was of a transaction that has run"
     LISTENS = "nothing, but the next one is to a SUBSCRIBE, so that messages may come"
     ANEW = "it wants all of them if the last reply was of a RESET"
+    BEGINS = "nothing, but the next one is to a MULTI: if that is refused, what is to be queued runs at once"
+
+
+class Opening:
+    """A MULTI behind which the client may want all replies again.
+
+    Attributes:
+        ends: the position, among the requests behind the MULTI, of the first CLIENT REPLY ON; -1 for none.
+    """
+
+    __slots__ = ("ends",)
+
+    def __init__(self) -> None:
+        self.ends = -1
 
 
 class Heeded(NamedTuple):
@@ -54,11 +68,13 @@ class Heeded(NamedTuple):
         wish: the wish.
         reply: the server's reply to the wish; empty if the server was not asked.
         subscribes: whether the client may be a subscriber in RESP2 from here on, so that an array may be a message.
+        opening: the MULTI, if the wish is `BEGINS`.
     """
 
     wish: Wish
     reply: bytes
     subscribes: bool
+    opening: Opening | None = None
 
 
 Piece: TypeAlias = bytes | Slot | Heeded

@@ -25,7 +25,7 @@ from proxy.wire.guard import Fronted, Guard, Repeated
 from proxy.wire.pieces import Heeded, Piece, Slot
 from proxy.wire.replies import Replies, RepliesAndPushes
 from proxy.wire.request import encode
-from proxy.wire.silence import Silence, WishReply
+from proxy.wire.silence import Silence, WishReply, may_answer_wish
 
 _BEFORE: Final = (
     b"-ERR unknown command '",
@@ -49,7 +49,8 @@ _BEFORE_ALL: Final = (b"-ERR ", b"$32\r\n")
 _LONG: Final = 4096
 """Maximum size of chunks to search with the pattern directly; longer ones get a plain search first."""
 
-_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", b"-NOAUTH ", b"-NOPERM ", b"-ERR Can't execute ")
+_NOAUTH: Final = b"-NOAUTH "
+_REFUSAL_WORDS: Final = (b"-BUSY ", b"-LOADING ", b"-MASTERDOWN ", _NOAUTH, b"-NOPERM ", b"-ERR Can't execute ")
 _REFUSAL: Final = (
     r"-(?:BUSY \w+ is busy |LOADING \w+ is loading |MASTERDOWN Link with |NOAUTH Authentication required"
     r"|(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
@@ -129,6 +130,8 @@ class ReplySubstitution:
         comes_last: the number of the sign with which the received bytes end; -1 if they end otherwise.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
+        hides_commands: whether the server may hide, before a login, that it does not know a command.
+        greets: whether it may reply to no other sign than a HELLO, because the client may have to log in.
         deaf: whether the client's user has turned out to lack permission for ECHO.
     """
 
@@ -158,7 +161,8 @@ class ReplySubstitution:
         self._doubt_searched = 0  # how much of it is known to have no sign
         self._doubt_framing: Replies
         self.silence = Silence()
-        self.echoes = self.deaf = False
+        self.hides_commands = True
+        self.echoes = self.greets = self.deaf = False
 
     @property
     def active(self) -> bool:
@@ -197,11 +201,16 @@ class ReplySubstitution:
         """Whether to send a loud sign now: a silent one may have been refused, and no loud one is behind it."""
         return self._is_held_back and bool(self._expected) and self._expected[-1][0] in self._silent
 
+    @property
+    def may_want_login(self) -> bool:
+        """Whether the server may want a login, so that `wants_probe` wants a HELLO."""
+        return _NOAUTH in (self._doubt or b"")
+
     def expect(
         self,
         reply: bytes,
         *,
-        by_greeting: bool = False,
+        by_greeting: bool | None = None,
         found: Callable[[], None] | None = None,
         silent: bool = False,
     ) -> bytes:
@@ -209,8 +218,8 @@ class ReplySubstitution:
 
         Args:
             reply: the bytes for the client, may be empty.
-            by_greeting: whether to ask by a HELLO with an unknown option. It changes nothing, and is answered before a
-            login too, where some servers answer nothing else. Not in a transaction.
+            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. It changes nothing, and
+            is answered before a login too, where some servers answer nothing else. Not in a transaction.
             found: called when the reply comes; not when a later one shows that it never will.
             silent: whether to ask by ECHO, which causes no error at the server. Not in a transaction, and only if
                 `reply` is empty.
@@ -228,6 +237,7 @@ class ReplySubstitution:
         if silent:
             self._silent.add(token)
             return encode([b"ECHO", token])
+        by_greeting = self.greets if by_greeting is None else by_greeting
         return encode([b"HELLO", b"2", token] if by_greeting else [token])
 
     def enclose(self, request: bytes, hear: Callable[[bytes], bytes], *, replies: int = 1) -> bytes:
@@ -256,7 +266,7 @@ class ReplySubstitution:
         *,
         found: Callable[[], None] | None = None,
         silent: bool | None = None,
-        by_greeting: bool = False,
+        by_greeting: bool | None = None,
     ) -> bytes:
         """Pass the replies to the next requests through a filter until it is done.
 
@@ -504,6 +514,7 @@ class ReplySubstitution:
         steps: list[int] = []
         within = [self._within.get(token) for token in refused]
         least = [int(token in self._opens) for token in refused]
+        wishes = [isinstance(way := self._opens.get(token), WishReply) and way.asks for token in refused]
 
         def ways(number: int, last: int, between: int | None, at_least: int) -> Iterator[tuple[int, ...]]:
             """Yield each assignment of the remaining refused signs, from `number` on, to lines after `last`."""
@@ -517,6 +528,8 @@ class ReplySubstitution:
                 if len(steps) > _MOST_STEPS:
                     raise UnclearRepliesError
                 gap = line - last - 1
+                if wishes[number] and line + 1 < len(replies) and not may_answer_wish(replies[line + 1]):
+                    continue
                 if gap >= at_least and (loose or between is None or gap == between):
                     for rest in ways(number + 1, line, within[number], least[number]):
                         yield (line, *rest)

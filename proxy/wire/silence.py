@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from proxy.wire.first_line import StrayReplyError
-from proxy.wire.pieces import Heeded, Piece, Wish
+from proxy.wire.pieces import Heeded, Opening, Piece, Wish
 from proxy.wire.replies import RepliesAndPushes, whole_replies
 from proxy.wire.request import encode
 
@@ -37,6 +37,11 @@ _BY_THE_LAST: Final = {
     Wish.ANEW: (re.compile(rb"\+RESET\r").match, _RESET),
 }
 """Wishes that depend on the last reply → whether that reply fits, and the reply for the client then."""
+
+_ANSWERS_OR_MESSAGE: Final = (*_ANSWERS, b"*")
+
+_NOT_OF_WISHES: Final = (b"-MASTERDOWN ", b"-LOADING ")
+"""Errors with which a server may refuse an ECHO but never a CLIENT REPLY."""
 
 _MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?subscribe))\r\n")
 """Matches the beginning of what a RESP2 subscriber gets unasked."""
@@ -61,7 +66,18 @@ class Silence:
         unanswered: how many wishes have been sent whose replies have still to come.
     """
 
-    __slots__ = ("_begun", "_find", "_framing", "_last", "_passes", "_subscribes", "unanswered", "wanted")
+    __slots__ = (
+        "_answered",
+        "_begun",
+        "_find",
+        "_framing",
+        "_last",
+        "_opening",
+        "_passes",
+        "_subscribes",
+        "unanswered",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self.wanted = Wanted.ALL
@@ -72,20 +88,25 @@ class Silence:
         self._begun = b""  # the beginning of a reply that may be a message
         self._last = b""  # the beginning of the last reply that was dropped
         self._passes: bool | None = None  # whether the current reply is a message; None while unknown
+        self._opening: Opening | None = None  # the last MULTI, unless it is known to have been accepted
+        self._answered = 0  # how many replies have been dropped from that of the MULTI on
 
     @property
     def suspected(self) -> bool:
         """Whether the client may not want all replies, now or when what was sent has been answered."""
         return self.wanted is not _ALL or self.unanswered > 0
 
-    def expect(self, wish: Wish, subscribes: Callable[[], bool], *, replies: int) -> WishReply:
+    def expect(
+        self, wish: Wish, subscribes: Callable[[], bool], *, replies: int, opening: Opening | None = None
+    ) -> WishReply:
         """Return the filter for the reply to a wish that is about to be sent; the arguments as in `WishReply`."""
         self.unanswered += 1
-        return WishReply(self, wish, subscribes, replies)
+        return WishReply(self, wish, subscribes, replies, opening)
 
     def heed(self, heeded: Heeded) -> bytes:
         """Apply a wish: begin or end dropping replies; return the bytes for the client."""
-        wish, reply, subscribes = heeded
+        wish, reply, subscribes, self._opening = heeded
+        self._answered = 0
         self.unanswered -= 1
         if wish is not Wish.ANEW or _BY_THE_LAST[wish][0](self._last):
             self._subscribes = subscribes
@@ -93,7 +114,7 @@ class Silence:
             if self.wanted is Wanted.NOT_NEXT:
                 self.wanted = _ALL
             return b""
-        if wish is Wish.LISTENS:
+        if wish in (Wish.LISTENS, Wish.BEGINS):
             return b""
         if wish in _BY_THE_LAST:
             fits, said = _BY_THE_LAST[wish]
@@ -117,23 +138,31 @@ class Silence:
         """Take bytes of the stream; return those that the client wants."""
         out: list[bytes] = []
         framing = self._framing
-        if self.wanted is Wanted.NONE and framing.between and not self._subscribes and data:
+        exactly = self._subscribes or self._opening is not None
+        if self.wanted is Wanted.NONE and framing.between and not exactly and data:
             replies = self._find(data)
             if sum(map(len, replies)) == len(data):
                 self._last = replies[-1][:_OF_THE_LAST]
                 return b""
         try:
             while data and self.wanted is not _ALL:
-                one = self.wanted is Wanted.NOT_NEXT
+                most = self._to_the_next_change()
                 framing.pushes.clear()
-                pieces = framing.cut(data, 1 if one else math.inf)
+                pieces = framing.cut(data, most)
                 for number, (piece, ends) in enumerate(pieces):
                     out.append(piece if number in framing.pushes else self._sift(piece, ends=ends))
-                data = framing.rest() if one and pieces and pieces[-1][1] else b""
+                data = framing.rest() if most < math.inf and pieces and pieces[-1][1] else b""
         except StrayReplyError:  # the server does not speak RESP any more, as after SYNC
             self._framing = RepliesAndPushes()
             data = b""
         return b"".join([*out, data])
+
+    def _to_the_next_change(self) -> float:
+        """Return how many replies there may be until the client wants others."""
+        if self.wanted is Wanted.NOT_NEXT:
+            return 1
+        ends = -1 if self._opening is None else self._opening.ends
+        return ends + 1 - self._answered if ends >= self._answered else math.inf
 
     def _sift(self, piece: bytes, *, ends: bool) -> bytes:
         """Take a piece of a reply; return the bytes that the client wants."""
@@ -150,9 +179,22 @@ class Silence:
         if not ends:
             return piece if passes else b""
         self._passes = None
-        if not passes and self.wanted is Wanted.NOT_NEXT:
+        if passes:
+            return piece
+        if self.wanted is Wanted.NOT_NEXT:
             self.wanted = _ALL
-        return piece if passes else b""
+        return piece if self._opening is not None and self._reopens(self._opening) else b""
+
+    def _reopens(self, opening: Opening) -> bool:
+        """Note a whole reply behind a MULTI; return whether it is to a CLIENT REPLY ON that was not queued."""
+        place, self._answered = self._answered, self._answered + 1
+        refused = self._last.startswith(b"-")
+        if place == 0 and not refused:
+            self._opening = None
+        if place == 0 or place != opening.ends or refused or self.wanted is not Wanted.NONE:
+            return False
+        self._opening, self.wanted = None, _ALL
+        return True
 
 
 class WishReply:
@@ -164,22 +206,46 @@ class WishReply:
         subscribes: called when they have come: returns whether the client may be a RESP2 subscriber from then on.
         replies: how many replies there are: none if the server is not asked; a second is to a request of the proxy's
             own.
+        opening: the MULTI in front of which the wish stands, if any.
 
     Attributes:
         done: whether the replies have come.
     """
 
-    __slots__ = ("_answers", "_framing", "_is_other", "_replies", "_silence", "_subscribes", "_wish", "done")
+    __slots__ = (
+        "_answers",
+        "_framing",
+        "_is_other",
+        "_opening",
+        "_replies",
+        "_silence",
+        "_subscribes",
+        "_wish",
+        "done",
+    )
 
-    def __init__(self, silence: Silence, wish: Wish, subscribes: Callable[[], bool], replies: int) -> None:
+    def __init__(
+        self,
+        silence: Silence,
+        wish: Wish,
+        subscribes: Callable[[], bool],
+        replies: int,
+        opening: Opening | None = None,
+    ) -> None:
         self.done = False
         self._silence = silence
         self._wish = wish
         self._subscribes = subscribes
         self._replies = replies
+        self._opening = opening
         self._answers: list[bytes] = []
         self._is_other = False  # whether the current reply is another: a message, or a line of MONITOR
         self._framing = RepliesAndPushes()
+
+    @property
+    def asks(self) -> bool:
+        """Whether the server is asked."""
+        return self._replies > 0
 
     def abandon(self) -> None:
         """Note that the replies will not come."""
@@ -210,9 +276,14 @@ class WishReply:
                 return b""
             data = framing.rest()
         if len(answers) == self._replies:
-            passed.append(Heeded(self._wish, answers[0] if answers else b"", self._subscribes()))
+            passed.append(Heeded(self._wish, answers[0] if answers else b"", self._subscribes(), self._opening))
             self.done = True
         return data
+
+
+def may_answer_wish(reply: bytes) -> bool:
+    """Return whether a reply may be the first one behind the sign in front of a wish."""
+    return reply.startswith(_ANSWERS_OR_MESSAGE) and not reply.startswith(_NOT_OF_WISHES)
 
 
 def _nothing(_: bytes) -> list[bytes]:
