@@ -230,7 +230,7 @@ def test_an_impossible_reply_ends_the_connection(upstream: Server, start_proxy: 
 def test_a_defect_ends_both_sides_with_a_log_line(upstream: Server, tmp_path: Path) -> None:
     """Whatever goes wrong within a connection ends it: none is left half alive."""
     places = [
-        ("session/session.py", "if not self.intake.reader.within and not self.stranger:\n"),
+        ("session/session.py", "if not self.intake.reader.within and not self._standing.is_stranger:\n"),
         ("session/session.py", "question, pending = judge.take()\n"),
         ("relay/conversation.py", "self._session = session = surroundings.new_session()\n"),
     ]

@@ -80,6 +80,8 @@ class Upstream:
         return self._result(name, arguments)
 
     def _result(self, name: bytes, arguments: list[bytes]) -> bytes:
+        if name == b"HELLO" and arguments[2:] and re.fullmatch(rb"[0-9a-f]{32}", arguments[2]):
+            return b"-ERR Syntax error in HELLO option '%b'\r\n" % arguments[2]
         if name == b"ECHO" and len(arguments) == 2:
             return b"$%d\r\n%b\r\n" % (len(arguments[1]), arguments[1])
         if name == b"ZMSCORE" and arguments[1:2] == [NAMES.index]:

@@ -102,11 +102,6 @@ class Session:
         return self._out.blocker
 
     @property
-    def stranger(self) -> bool:
-        """Whether the client has still to log in, as far as is known."""
-        return self._standing.login is _STRANGER
-
-    @property
     def is_proved(self) -> bool:
         """Whether replies have shown that the server serves the client."""
         return self._standing.is_proved
@@ -118,7 +113,7 @@ class Session:
         -1 if there was no RESET; None while no sign that could show it has been sent.
         """
         number = self._out.logged_out
-        if number == self.replies.next_number and not self.stranger:
+        if number == self.replies.next_number and not self._standing.is_stranger:
             return None  # the sign is still to be sent
         return number
 
@@ -163,7 +158,7 @@ class Session:
 
     def login(self) -> None:
         """Note that the server's replies have proved that the client is logged in."""
-        if self.stranger:
+        if self._standing.is_stranger:
             self._standing.login = Login.ADMITTED
             self._ground.coverage.visit(self._strangers.visited)
         else:
@@ -207,7 +202,7 @@ class Session:
         return b""
 
     def _expect(self, data: bytes) -> None:
-        if not self.intake.reader.within and not self.stranger:
+        if not self.intake.reader.within and not self._standing.is_stranger:
             self._announcing.expect(data, more=self.intake.waits)
 
     def resume(self, now: float, *, answered: bool = True) -> bytes:
@@ -228,7 +223,7 @@ class Session:
         self._ground.coverage.look()
         judge, intake = self._judge, self.intake
         question, pending = judge.take()
-        if question is not None and question.login and self.stranger:
+        if question is not None and question.login and self._standing.is_stranger:
             if pending is None:
                 what, beginning = strangers.what_is_too_much(intake.reader)
                 raise intake.refused_at_its_head(what, beginning)
@@ -260,7 +255,7 @@ class Session:
         """Note that a long chunk has been sent: others may have to wait until it has run. They do not wait for a user
         with limited permissions, who could hold up all, nor for queued requests, which run with their EXEC."""
         standing = self._standing
-        if self.stranger or standing.limited or standing.rights.unasked:
+        if self._standing.is_stranger or standing.limited or standing.rights.unasked:
             return
         if standing.transaction is not None:
             if standing.transaction.is_long:
