@@ -769,7 +769,21 @@ MUTATIONS = [
     Mutation(
         "relay/ending.py", "and not self._session.loss.is_possible:", "and True:", "a half close behind a silence"
     ),
-    Mutation("session/loss.py", "self._mixed >= replies.settled and", "True and", "left in front of a silence"),
+    Mutation(
+        "session/loss.py",
+        "return self._mixed >= self._standing",
+        "return 0 <= self._standing",
+        "left in front of a silence",
+    ),
+    Mutation("session/loss.py", " or standing.subscriptions.begun", "", "a half close behind a silence"),
+    Mutation("session/loss.py", " or standing.caches", "", "a half close behind a silence"),
+    Mutation("session/hearing.py", "out.loss.note_wish(wish, 0, hears=False)", "pass", "a half close behind a silence"),
+    Mutation(
+        "session/outgoing.py",
+        "(standing.hears_echoes or unproved) and",
+        "standing.hears_echoes and",
+        "a subscriber after a RESET",
+    ),
     Mutation("session/loss.py", "if 0 <= self._behind < place:", "if False:", "a half close behind a silence"),
     Mutation(
         "session/intake.py",

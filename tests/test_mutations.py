@@ -1039,6 +1039,7 @@ CHECKS |= {
         place.server, place.proxy("--no-sweep")
     ),
     "told what has run": lambda place: lost_rights.check_what_has_run_is_told(place.server, place.proxy()),
+    "a subscriber after a RESET": lambda place: silence.check_a_subscriber_after_a_reset(place.server, place.proxy()),
     "signs are held": lambda place: memory.check_outstanding_replies(place.server, place.start_proxy),
     "odd delays": lambda place: together.check_odd_delays(place.proxy()),
     "forbidden writes": lambda place: together.check_forbidden_writes(place.server, place.proxy()),

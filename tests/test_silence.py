@@ -315,6 +315,19 @@ def test_no_array_is_taken_for_a_message_without_a_subscription(upstream: Server
         for behind in (SKIP + read + request("GET", "x"), OFF + read + ON, OFF + read + request("RESET")):
             straight, through = both(upstream, proxy, before + behind + request("PING"))
             assert _told(through) == _told(straight), (before, behind)
+    check_a_subscriber_after_a_reset(upstream, proxy)
+
+
+def check_a_subscriber_after_a_reset(server: Server, proxy: Proxy) -> None:
+    """In RESP3 no array is a message, though nothing that was judged has shown yet that the client may do anything."""
+    server.command("DEL", "ll")
+    server.command("RPUSH", "ll", "message", "a", "lvl")
+    with proxy.connect() as client:
+        for first in (request("RESET"), request("HELLO", 3), request("GET", "x") * 10, request("SUBSCRIBE", "c")):
+            client.send(first)
+            client.some()
+        client.send(OFF + request("LRANGE", "ll", 0, -1) + ON + request("PING"))
+        assert client.replies(2) == [b"+OK\r\n", b"+PONG\r\n"]
 
 
 def test_a_reset_is_known_by_its_place(upstream: Server, proxy: Proxy) -> None:
@@ -389,7 +402,6 @@ _TRANSACTION: Final = request("MULTI") + _PING + request("EXEC")
         ([OFF + _PING + ON], True),
         ([OFF + _PING + ON + OFF], True),
         ([OFF + _PING + request("RESET")], True),
-        ([OFF + _PING + request("SUBSCRIBE", "a")], True),
         ([_POP + SKIP], False),
         ([_POP + SKIP + SKIP], False),
         ([SKIP + OFF + _PING], False),
@@ -404,6 +416,12 @@ def test_who_wants_nothing_behind_what_is_dropped_loses_nothing(pieces: list[byt
     """Nothing has been answered yet. A skip may be of more than one request, as far as is known."""
     assert could_lose(Blocked(from_the_beginning=True), *pieces) == could
     assert not could_lose(Upstream(), *pieces, _PING + _PING, request("CLIENT", "REPLY", "OFF"))
+
+
+def test_who_wants_messages_may_lose_one_at_any_time() -> None:
+    assert could_lose(Upstream(), OFF + _PING + request("SUBSCRIBE", "a"), _PING + _PING)
+    assert could_lose(Upstream(), request("CLIENT", "TRACKING", "ON"), OFF, _PING + _PING)
+    assert not could_lose(Upstream(), request("SUBSCRIBE", "a"), _PING)
 
 
 def test_where_the_server_is_at_a_request_that_blocks_nothing_is_lost() -> None:
@@ -548,13 +566,26 @@ def check_half_close(server: Server, proxy: Proxy) -> None:
     server.command("XADD", "stream", "*", "a", "b")
     could_block = request("XREAD", "STREAMS", "stream", 0) + request("WAIT", 0, 100)
     server.command("ACL", "SETUSER", "few", "on", "nopass", "~*", "&*", "+@all", "-eval")
+    server.command("ACL", "SETUSER", "nomulti", "on", "nopass", "~*", "&*", "+@all", "-multi")
     few = request("AUTH", "few", "x")
+    for begins, comes, message in (  # of messages too
+        (request("SUBSCRIBE", "own"), request("PUBLISH", "own", "m"), b"message"),
+        (request("CLIENT", "TRACKING", "ON") + ping, request("SET", "big2", "y"), b"invalidate"),
+    ):
+        with proxy.connect() as client:
+            client.command("HELLO", 3)
+            client.send(begins + request("GET", "big2"))
+            until(lambda: client.some() != b"")
+            client.send(OFF + get * 5 + comes)
+            client.end_of_requests()
+            assert message in client.rest()
     for program, wanted in (
         (few + FRONTS[0][0] + CUT_OFF[0][0], b"+OK\r\n" + FRONTS[0][1]),
         (OFF + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
         (OFF + could_block + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
         (SKIP + get + ping, b"+PONG\r\n"),
         *((front + behind, told + error) for front, told in FRONTS for behind, error in CUT_OFF),
+        (request("AUTH", "nomulti", "x") + OFF + get * 5 + request("MULTI") + ON + ping, b"+OK\r\n" * 2 + b"+PONG\r\n"),
     ):
         for _ in range(3):
             with proxy.connect() as client:

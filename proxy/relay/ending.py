@@ -136,8 +136,8 @@ class Ending:
 
     def _end_late(self) -> None:
         """Forward a half close that had to wait, unless a reply could still be lost."""
-        session, state = self._session, self._course.state
-        if session.loss.is_possible or (session.replies.outstanding and not session.loss.has_reached_blocker):
+        session, state, loss = self._session, self._course.state, self._session.loss
+        if not loss.has_reached_blocker and (loss.is_unsettled or session.replies.outstanding):
             return
         if state is State.REFUSED and self._course.input_ended and not self.untold:
             self.end_refused()

@@ -112,7 +112,7 @@ class Dispatch:
         if request.kind is Kind.HEAD:
             self._out.sign_before_last()
         blocks = self._standing.transaction is None and self._ground.may_block(request.arguments[0])
-        if blocks:
+        if blocks and not _reads_at_once(request.arguments):
             self._out.precede_blocker()
         self._send_in_its_place(command, request, now, having=having)
         if blocks:
@@ -269,3 +269,8 @@ def _of_bracketed(said: bytes) -> bytes:
         return b"".join([*pushes, queued[1]])
     reply = next((part for part in (queued[1], *queued, run) if part[:1] == b"-"), None)
     return b"".join([*pushes, frames(run.partition(b"\r\n")[2])[1] if reply is None else reply])
+
+
+def _reads_at_once(arguments: list[bytes]) -> bool:
+    """Return whether a request is an XREAD or XREADGROUP that does not wait."""
+    return arguments[0].upper().startswith(b"XREAD") and all(word.upper() != b"BLOCK" for word in arguments)

@@ -31,9 +31,17 @@ class Loss:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the client would lose a reply if the server noticed its end now, unless a request blocks."""
-        replies = self._standing.replies
-        return replies.silence.suspected and self._mixed >= replies.settled and not self.has_reached_blocker
+        """Whether the client could lose a reply, or a message, if the server noticed its end now, unless a request
+        blocks."""
+        standing = self._standing
+        if not standing.replies.silence.suspected or self.has_reached_blocker:
+            return False
+        return self.is_unsettled or standing.subscriptions.begun or standing.caches
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether no sign has come yet behind the last place where a wanted reply may follow others."""
+        return self._mixed >= self._standing.replies.settled
 
     @property
     def has_reached_blocker(self) -> bool:

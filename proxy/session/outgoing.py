@@ -24,6 +24,7 @@ from proxy.wire.silence import ON
 
 _FREE: Final = Next.FREE
 _PRESUMED: Final = Login.PRESUMED
+_UNPROVED: Final = Login.UNPROVED
 
 
 class Outgoing:
@@ -166,9 +167,10 @@ class Outgoing:
         accepts them: no later request may come that would reveal a refusal.
         """
         standing = self._standing
-        if standing.transaction is None and standing.hears_echoes and not self._is_pinned:
+        unproved = standing.askable and standing.login is _UNPROVED  # then the signs are loud
+        if standing.transaction is None and (standing.hears_echoes or unproved) and not self._is_pinned:
             replies = standing.replies_for_own()
-            replies.echoes = not (standing.limited or standing.rights.unasked)
+            replies.echoes = not (unproved or standing.limited or standing.rights.unasked)
             self.append(replies.enclose(request, hear))
 
     @property

@@ -183,12 +183,14 @@ class Together:
     def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
         """Send the requests of several forms that can go together; return the position after them."""
         name = _NAME(data, begin)
-        if name is None or name[1] not in _JOINED or not self._may_begin(data, begin):
+        if name is None or name[1] not in _JOINED or self._is_of_cluster:
+            return begin
+        queued = self._may_queue(now)
+        if not (queued or self.is_ordinary(now)) or not self._may_begin(data, begin):
             return begin
         piece = data[begin : begin + MOST_BYTES]
-        queued = self._may_queue(now)
-        if not (queued or self.is_ordinary(now)) or self._ground.prefix in piece or self._is_of_cluster:
-            return begin
+        if self._ground.prefix in piece:
+            return self._give_up(begin, 0)
         parsed = self._ground.batch.parse(piece)
         if parsed is None:
             return self._give_up(begin, _UNREADABLE)
