@@ -229,7 +229,7 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "shared/run.lua", "pcall(behind, reply)", "behind(reply)", "told what has run"),
     Mutation(_LUA + "batch.lua", "if replies[number] == nil then", "if true then", "told what has run"),
-    Mutation("session/together.py", r"(?:[1-9][0-9]{0,14}\r)+", r"(?:[1-9][0-9 ]{0,14}\r)+", "odd delays"),
+    Mutation("session/together.py", r"(?:[1-9][0-9]{0,14}\r)+", r"(?:[1-9][0-9 ]{0,14}\r)+", "odd requests"),
     Mutation("session/script_calls.py", " or names.is_moving(first)", "", "requests in a row"),
     Mutation(_LUA + "remove.lua", "return run(2, 2, ", "return run(2, nil, ", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call(ARGV[1], KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
@@ -435,7 +435,7 @@ MUTATIONS = [
     Mutation("session/operations.py", "if word.noun else MOST_SECONDS * word.unit", "", "dialect pairs"),
     Mutation("session/operations.py", "1 if in_dragonfly else 2)", "1)", "writes"),
     Mutation("session/plain.py", "2 * MOST_ARGUMENTS + 1", "2 * SIZES[-1] + 1", "joint"),
-    Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "together"),
+    Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "odd requests"),
     Mutation(
         _LUA + "batch.lua", "dropped[member], stale[number] = true, true", "dropped[member] = true", "together, index"
     ),
@@ -527,7 +527,6 @@ MUTATIONS = [
     Mutation("session/strangers.py", "standing.login = Login.UNPROVED", "pass", "a new password"),
     Mutation("session/outgoing.py", "if self._standing.login is _PRESUMED:", "if False:", "a new password, told late"),
     Mutation("session/outgoing.py", "silent=self._silent, by_greeting=self._greets", "silent=True", "a new password"),
-    Mutation("session/session.py", "return None  # the sign is still to be sent", "return -1", "a new password"),
     Mutation(
         "session/session.py", "greets = self.replies.may_want_login and", "greets = False and", "a password again"
     ),
@@ -924,8 +923,6 @@ MUTATIONS = [
     ),
     Mutation("relay/upstream.py", "if self._transport.get_write_buffer_size():", "if True:", "no job"),
     # In front of a cluster node.
-    Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
-    Mutation("expiry/tracker.py", "meet(clustered=clustered)", "meet(clustered=False)", "a key on its way"),
     Mutation(
         "session/script_calls.py",
         "return self._names.declared(keys) if keys else None",

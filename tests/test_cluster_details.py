@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.scripts.naming import Names
 from tests.cluster import Cluster, Node
 from tests.conftest import StartProxy, StartServer, installed
 from tests.raw import Raw, request
@@ -24,6 +25,8 @@ from tests.relay import Relay
 from tests.servers import KIND, until
 from tests.test_cluster import TESTED, keys_in, now_ms
 from tests.test_sharing import SHARING, shared
+
+NAMES = Names(b"__expiremember__:")
 
 
 class Stage:
@@ -79,7 +82,7 @@ class Stage:
         self.cluster.until_whole()
 
 
-def asking(client: Raw, *words: str | int) -> bytes:
+def asking(client: Raw, *words: str | bytes | int) -> bytes:
     """Send one request behind an ASKING."""
     client.send(request("ASKING") + request(*words))
     assert client.reply() == b"+OK\r\n"
@@ -107,17 +110,22 @@ def check_a_key_on_its_way(stage: Stage) -> None:
     """Deadlines go along with their key, and are judged where it is, though the slot's index is still elsewhere."""
     source, target = stage.through(stage.source), stage.through(stage.target)
     slot, tag = stage.slot(3)
-    for key in (f"{tag}1", f"{tag}2"):
+    for key in (f"{tag}1", f"{tag}2", f"{tag}3"):
         assert source.command("SADD", key, "m", "n") == b":2\r\n"
         assert source.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
     stage.begin_move(slot)
     migrate(source, f"{tag}1", stage.target)
+    migrate(source, f"{tag}3", stage.target)
     until(lambda: covered(target) > 0, 5, "a key with deadlines that has come")
     assert asking(target, "SREM", f"{tag}1", "m") == b":1\r\n"
     assert asking(target, "SADD", f"{tag}1", "m") == b":1\r\n"
     assert asking(target, "TTL", f"{tag}1", "m") == b":-1\r\n"
     # What goes altogether, and what comes back, at either node.
     assert asking(target, "SREM", f"{tag}1", "m", "n") == b":2\r\n"
+    assert asking(target, "SREM", f"{tag}3", "m", "n") == b":2\r\n"
+    with stage.target.connect() as straight:
+        assert b"-ASK" not in (said := asking(straight, "EXISTS", NAMES.shadow(f"{tag}3".encode())))
+        assert said != b":1\r\n"  # TRYAGAIN, as it is not there
     assert asking(target, "SADD", f"{tag}1", "m") == b":1\r\n"
     assert source.command("SREM", f"{tag}2", "m", "n") == b":2\r\n"
     stage.cluster.move_keys(slot, stage.source, stage.target)

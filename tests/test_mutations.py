@@ -988,7 +988,7 @@ CHECKS |= {
         place.server, place.start_proxy, leaving.OFF, leaving.ON
     ),
     "left in a silence, apart": lambda place: leaving.check_who_has_left_in_silence(
-        place.server, place.start_proxy, leaving.OFF, leaving.ON, apart=True
+        place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, apart=True
     ),
     "left at once in a silence": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, waits=False
@@ -1041,7 +1041,7 @@ CHECKS |= {
     "told what has run": lambda place: lost_rights.check_what_has_run_is_told(place.server, place.proxy()),
     "a subscriber after a RESET": lambda place: silence.check_a_subscriber_after_a_reset(place.server, place.proxy()),
     "signs are held": lambda place: memory.check_outstanding_replies(place.server, place.start_proxy),
-    "odd delays": lambda place: together.check_odd_delays(place.proxy()),
+    "odd requests": lambda place: together.check_odd_requests(place.proxy()),
     "forbidden writes": lambda place: together.check_forbidden_writes(place.server, place.proxy()),
     "dialect pairs": lambda place: together.check_dialect_pairs(place.server, place.proxy()),
     "emptied": lambda place: together.check_emptied(place.server, place.proxy()),

@@ -257,6 +257,15 @@ def check_doubt_at_the_end(server: Server, proxy: Proxy) -> None:
         for _ in range(5):
             straight, through = both(server, proxy, request("AUTH", "noecho", "x") + program)
             assert through == straight
+        told = []
+        for place in (server, proxy):  # who is known to be served gets silent signs
+            with place.connect() as client:
+                assert client.command("AUTH", "noecho", "x") == b"+OK\r\n"
+                assert client.command("SISMEMBER", "s", "m") == b":1\r\n"
+                client.send(program)
+                client.end_of_requests()
+                told.append(client.rest())
+        assert told[0] == told[1], program
 
 
 @pytest.mark.every_kind

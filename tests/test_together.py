@@ -984,7 +984,7 @@ def test_pieces_are_not_parsed_in_vain_again_and_again() -> None:
     check_pieces_in_vain()
 
 
-def check_odd_delays(proxy: Proxy) -> None:
+def check_odd_requests(proxy: Proxy) -> None:
     with proxy.connect() as client:
         assert client.command("SADD", "odd:s", "m") == b":1\r\n"
         assert client.command("EXPIREMEMBER", "odd:s", "m", 1000) == b":1\r\n"
@@ -994,10 +994,11 @@ def check_odd_delays(proxy: Proxy) -> None:
                 ("EXPIREMEMBER", "odd:s", "m", delay),
             ]
             assert pipelined(client, requests) == singly(client, requests), delay
+        assert pipelined(client, [("TTL", "odd:none", "m")] * 6) == [b":-2\r\n"] * 6
 
 
-def test_odd_delays_in_a_run_are_refused_as_alone(proxy: Proxy) -> None:
-    check_odd_delays(proxy)
+def test_odd_requests_in_a_run_are_answered_as_alone(proxy: Proxy) -> None:
+    check_odd_requests(proxy)
 
 
 @pytest.mark.every_kind
