@@ -923,6 +923,8 @@ MUTATIONS = [
     ),
     Mutation("relay/upstream.py", "if self._transport.get_write_buffer_size():", "if True:", "no job"),
     # In front of a cluster node.
+    Mutation(_LUA + "shared/call.lua", "if nothing ~= nil and far(", "if false and far(", "a key on its way"),
+    Mutation("expiry/tracker.py", "meet(clustered=clustered)", "meet(clustered=False)", "a key on its way"),
     Mutation(
         "session/script_calls.py",
         "return self._names.declared(keys) if keys else None",
