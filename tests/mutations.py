@@ -776,7 +776,7 @@ MUTATIONS = [
     ),
     Mutation("session/loss.py", " or standing.subscriptions.begun", "", "a half close behind a silence"),
     Mutation("session/loss.py", " or standing.caches", "", "a half close behind a silence"),
-    Mutation("session/hearing.py", "out.loss.note_wish(wish, 0, hears=False)", "pass", "a half close behind a silence"),
+    Mutation("session/hearing.py", "out.loss.note_wish(wish, 0)", "pass", "a half close behind a silence"),
     Mutation(
         "session/outgoing.py",
         "(standing.hears_echoes or unproved) and",

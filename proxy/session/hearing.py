@@ -67,7 +67,7 @@ class Hearing:
             return _NOT_QUEUED
         if wish is Wish.ON and not self._wants_all:
             self._wants_all, self._opening.ends = True, out.queued
-            out.loss.note_wish(wish, 0, hears=False)
+            out.loss.note_wish(wish, 0)
         out.append(request.raw)
         self._note(arguments, about)
         return None

@@ -68,19 +68,18 @@ class Loss:
         if not self._standing.replies.silence.suspected:
             self._reached = -1  # since then the server may have gone on: replies were passed on unseen
 
-    def note_wish(self, wish: Wish, place: int, *, hears: bool) -> None:
+    def note_wish(self, wish: Wish, place: int) -> None:
         """Note a wish that has just been put into the stream.
 
         Args:
             wish: the wish.
             place: the place behind it.
-            hears: whether the client may get messages from here on, whatever it wants.
         """
         if wish is Wish.SKIP:
             self._behind = place
         elif wish is Wish.OFF:
             self._behind = -1
-        elif hears or wish not in (Wish.HEARD, Wish.BEGINS):
+        elif wish not in (Wish.HEARD, Wish.BEGINS):
             self._mixed = self._standing.replies.next_number
 
     def look(self, place: int, *, sent: bool = False) -> None:

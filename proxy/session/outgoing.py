@@ -120,14 +120,14 @@ class Outgoing:
         self._heed(wish, 2 if caching else 1)
         self.replace(request, ON)
         self.append(caching)
-        self.loss.note_wish(wish, len(self._parts), hears=False)
+        self.loss.note_wish(wish, len(self._parts))
 
     def wish_here(self, wish: Wish, opening: Opening | None = None) -> None:
         """Apply a wish from here on without a request; only if the client may not want all replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
             self._heed(wish, 0, opening)
-            self.loss.note_wish(wish, len(self._parts), hears=standing.subscriptions.counted)
+            self.loss.note_wish(wish, len(self._parts))
 
     def _heed(self, wish: Wish, replies: int, opening: Opening | None = None) -> None:
         own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
