@@ -190,15 +190,12 @@ class UpstreamConnection(Droppable):
         self._replies = replies
         self._receive_by(self._look)
 
-    def watch_for_login(self, replies: ReplySubstitution, since: int | None) -> None:
+    def watch_for_login(self, replies: ReplySubstitution, since: int) -> None:
         """Watch for the first reply that only a logged-in client gets, unless already watching.
 
-        `since`: the number of the sign in `replies` before which no reply proves anything; see `LoginEvidence`. None
-        to stop watching.
+        `since`: the number of the sign in `replies` before which no reply proves anything; see `LoginEvidence`.
         """
-        if since is None:
-            self._evidence = None
-        elif self._evidence is None or self._evidence.since != since:
+        if self._evidence is None or self._evidence.since != since:
             self._evidence = LoginEvidence(replies, since)
             self._receive_by(self._look)
 

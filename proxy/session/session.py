@@ -107,15 +107,12 @@ class Session:
         return self._standing.is_proved
 
     @property
-    def logged_out(self) -> int | None:
+    def logged_out(self) -> int:
         """The number of the first sign behind the client's last RESET: no reply before it proves a login.
 
-        -1 if there was no RESET; None while no sign that could show it has been sent.
+        -1 if there was no RESET.
         """
-        number = self._out.logged_out
-        if number == self.replies.next_number and not self._standing.is_stranger:
-            return None  # the sign is still to be sent
-        return number
+        return self._out.logged_out
 
     @property
     def unfinished(self) -> bool:
