@@ -473,7 +473,12 @@ MUTATIONS = [
         "ports, self._left = self._left[::-1], []\n        for port, reply",
         "joint, errors",
     ),
-    Mutation("relay/joint.py", "return self._encode(self._by_digest)", "return self._encode(False)", "joint"),
+    Mutation("relay/joint.py", "return self._call.encode(self._by_digest)", "return self._call.encode(False)", "joint"),
+    Mutation("relay/joint.py", "if len(taken) == 1 else None", "if False else None", "joint, alone"),
+    Mutation("relay/joint.py", "if self._is_alone or said", "if said", "joint, alone"),
+    Mutation("session/operations.py", 'alone += b" over"', "pass", "joint, alone"),
+    Mutation("session/script_calls.py", "Loadable((form.script,", "Loadable(('',", "joint, alone"),
+    Mutation("relay/lanes.py", "COVERED_WORTH: Final = 4", "COVERED_WORTH: Final = 1", "the only one, covered"),
     Mutation(
         "session/plain.py",
         "joint_writes if form.terms.writes else joint_reads",

@@ -53,19 +53,18 @@ def at_once(clients: Sequence[Raw], requests: Sequence[Words]) -> list[bytes]:
     return [client.reply() for client in clients]
 
 
-def calls(server: Server) -> tuple[int, int]:
-    """How many calls of scripts a server has run by their texts, and how many by their digests."""
+def calls(server: Server, *names: bytes) -> list[int]:
+    """How many commands of some names a server has run."""
     told = server.command("INFO", "commandstats")
-    found = [re.search(rb"cmdstat_%b:calls=(\d+)" % name, told) for name in (b"eval", b"evalsha")]
-    text, digest = (int(one[1]) if one else 0 for one in found)
-    return text, digest
+    found = [re.search(rb"cmdstat_%b:calls=(\d+)" % name, told) for name in names]
+    return [int(one[1]) if one else 0 for one in found]
 
 
 def check_one_call(server: Server, sharing: Proxy) -> None:
     with crowd(sharing) as clients:
         keys = [f"c:{number}" for number in range(CLIENTS)]
         assert at_once(clients, [("SADD", key, "m", "other") for key in keys]) == [b":2\r\n"] * CLIENTS
-        began, (texts, digests) = shared(sharing), calls(server)
+        began, (texts, digests) = shared(sharing), calls(server, b"eval", b"evalsha")
         for requests, wanted in (
             ([("EXPIREMEMBER", key, "m", FAR + number) for number, key in enumerate(keys)], None),
             ([("TTL", key, "m") for key in keys], [b":%d\r\n" % (FAR + number) for number in range(CLIENTS)]),
@@ -80,15 +79,63 @@ def check_one_call(server: Server, sharing: Proxy) -> None:
             replies = at_once(clients, requests)
             assert all(map(alike, replies, wanted or [b":1\r\n"] * CLIENTS)), (requests, replies)
         assert shared(sharing) - began >= 8 * CLIENTS
-        assert sum(calls(server)) - texts - digests < 8 * CLIENTS
+        assert sum(calls(server, b"eval", b"evalsha")) - texts - digests < 8 * CLIENTS
         for _ in range(5):
             assert at_once(clients, [("SADD", key, "m") for key in keys]) == [b":0\r\n"] * CLIENTS
-        assert calls(server)[1] > digests
+        assert calls(server, b"evalsha")[0] > digests
 
 
 @on_each
 def test_those_of_a_turn_are_one_call(server: Server, sharing: Proxy) -> None:
     check_one_call(server, sharing)
+
+
+LONE: Final[tuple[tuple[str, bytes], ...]] = (
+    (f"EXPIREMEMBER c:k m {FAR}", b":1\r\n"),
+    ("TTL c:k m", b":%d\r\n" % FAR),
+    (f"EXPIREMEMBER c:k m {FAR}000 ms", b":1\r\n"),
+    ("pttl c:k none", b":-1\r\n"),
+    (f"PEXPIREMEMBER c:k none {FAR}", b":0\r\n"),
+    ("SADD c:k m new", b":1\r\n"),
+    ("SREM c:k new none", b":1\r\n"),
+    ("PERSIST c:k m", b":1\r\n"),
+    ("ZINCRBY c:z 1 m", b"$1\r\n1\r\n"),
+    (f"EXPIREMEMBER c:z m {FAR}", b":1\r\n"),
+    ("ZADD c:z 2 m", b":0\r\n"),
+    ("TTL c:z m", b":%d\r\n" % FAR),
+    (f"ZEXPIRE c:z {FAR} MEMBERS 1 m", b"*1\r\n:1\r\n"),
+    ("ZADD c:z 2 m", b":0\r\n"),
+    ("TTL c:z m", b":-1\r\n"),
+    ("ZINCRBY c:z 0.5 m", b"$3\r\n2.5\r\n"),
+    ("ZREM c:z m", b":1\r\n"),
+    ("ZREM c:k m", b"-WRONGTYPE"),
+    (f"EXPIREMEMBER c:t m {FAR}", b"-ERR object type is unsupported\r\n"),
+)
+
+
+def check_lone(server: Server, sharing: Proxy) -> None:
+    """A request alone goes with the script for just that: there is no ZMSCORE, with which a batch begins."""
+    with crowd(sharing, 1) as (client,):
+        for line in ("SADD c:k m", "SET c:t text"):
+            client.command(*line.split())
+        for line, _ in LONE:  # brings the scripts
+            client.command(*line.split())
+        for line in ("DEL c:z c:k", "SADD c:k m"):
+            client.command(*line.split())
+        until_shares(sharing, client)
+        began, (digests, looks) = shared(sharing), calls(server, b"evalsha", b"zmscore")
+        for line, wanted in LONE:
+            reply = client.command(*line.split())
+            assert alike(reply, wanted) or wanted == reply[:10] == b"-WRONGTYPE", (line, reply)
+        assert shared(sharing) - began == len(LONE)
+        after = calls(server, b"evalsha", b"zmscore")
+        assert after[0] - digests >= len(LONE)
+        assert after[1] - looks < len(LONE) / 2
+
+
+@on_each
+def test_a_request_alone_needs_no_batch(server: Server, sharing: Proxy) -> None:
+    check_lone(server, sharing)
 
 
 def check_own_errors(sharing: Proxy) -> None:
@@ -305,13 +352,16 @@ def check_program(server: Server, joint: Proxy, alone: Proxy, seed: str, steps: 
                 ("ZINCRBY", "c:counts", 1, "all") if counts[number] else _request(chance, number)
                 for number in range(CLIENTS)
             ]
-            refuses = 0.25 < fault < 0.35
+            refuses, waits = 0.25 < fault < 0.35, chance.random() < 0.3
             with refusing(server, chance.choice([*REFUSALS])) if refuses else contextlib.nullcontext():
                 for client, words in zip(clients, requests, strict=True):
-                    client.send_command(*words)
+                    if not waits:
+                        client.send_command(*words)
                 if 0.2 < fault < 0.25:
                     kill_lanes(server)
                 for number, words in enumerate(requests):
+                    if waits:  # then each is a call of its own
+                        clients[number].send_command(*words)
                     try:
                         reply = clients[number].reply()
                     except (ConnectionError, EOFError):

@@ -78,7 +78,9 @@ NEWEST_REDIS: Final = "redis-8.10"
 PATIENCE: Final = 4
 """Seconds after which what a break keeps from coming counts as missing."""
 
-LONG_PATIENCE: Final = dict.fromkeys(("void passed", "changes", "bit by bit", "the only one"), 15)
+LONG_PATIENCE: Final = dict.fromkeys(
+    ("void passed", "changes", "bit by bit", "the only one", "the only one, covered"), 15
+)
 """The same for checks that wait so long where nothing is broken."""
 
 TRIES: Final = 6
@@ -811,7 +813,9 @@ CHECKS |= {
     "not asked": _sharing(sharing.test_who_has_logged_in_as_another_user_is_not_asked_about),
     "many parts": _starting(sharing.test_who_gets_replies_of_many_parts_does_not_share_for_a_while),
     "the only one": _starting(sharing.test_who_is_the_only_one_goes_back_to_its_own_connection),
+    "the only one, covered": _starting(sharing.test_who_is_the_only_one_shares_what_is_about_members),
     "joint": _sharing(joint.check_one_call),
+    "joint, alone": _sharing(joint.check_lone),
     "joint, errors": _sharing(lambda _, proxy: joint.check_own_errors(proxy)),
     "joint, flushed": _sharing(joint.check_flushed_scripts),
     "joint, no digests": _sharing(joint.check_no_digests),

@@ -29,7 +29,7 @@ from proxy.relay.greeting import NAME
 from proxy.relay.lane import Lane
 from proxy.relay.lanes import MOST_GROUPS, MOST_WOKEN, Lanes
 from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE, Port, Room
-from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS
+from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS, TRIAL_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who
 from proxy.session.plain import Shared, share_check
@@ -84,7 +84,7 @@ def shares(proxy: Proxy, client: Raw, *, tries: int = 50) -> bool:
 
 
 def until_shares(proxy: Proxy, client: Raw) -> None:
-    until(lambda: shares(proxy, client, tries=1), what="a client that shares")
+    until(lambda: shares(proxy, client, tries=1), 30, what="a client that shares")
 
 
 def lanes(server: Server) -> list[bytes]:
@@ -230,6 +230,26 @@ def test_who_is_the_only_one_goes_back_to_its_own_connection(server: Server, sta
         until(lambda: share_of(clients[:1], 0.3) == 0, what="one that does so no more")
         assert share_of(clients[:1], 1) == 0
         until(lambda: share_of(clients, 0.3) > 0.2, 3 * RETIRE_SECONDS, "clients that share again")
+
+
+@on_one
+def test_who_is_the_only_one_shares_what_is_about_members(server: Server, start_proxy: StartProxy) -> None:
+    """Over its own connection it would send a script's text each time, and a question in front of each read."""
+    proxy = start_proxy(server, "--share-after", "8")
+    with proxy.connect() as client:
+        client.command("SADD", "s", "m")
+        for words in (("EXPIREMEMBER", "s", "m", "1000"), ("SISMEMBER", "s", "m"), ("SADD", "s", "m")):
+            client.command("EXPIREMEMBER", "s", "m", "1000")
+
+            def share(words: tuple[str, ...] = words) -> float:
+                before, sent, ends = shared(proxy), 0, time.monotonic() + 2 * TRIAL_SECONDS
+                while time.monotonic() < ends:
+                    assert client.command(*words)[:1] == b":"
+                    sent += 1
+                return (shared(proxy) - before) / sent
+
+            until(lambda: share() > 0.9, 3 * RETIRE_SECONDS, f"{words} to be shared")
+            assert share() > 0.9
 
 
 @on_one

@@ -19,6 +19,7 @@ from proxy.relay.lane import Lane, State
 from proxy.relay.port import Port
 from proxy.session.ground import Ground
 from proxy.session.operations import Operation, plan
+from proxy.session.script_calls import Loadable
 from proxy.session.together import note_long_list
 from proxy.wire.frames import frames
 from proxy.wire.replies import MOST_PARTS
@@ -72,7 +73,7 @@ class Joint:
         lane: the lane to send it over.
     """
 
-    __slots__ = ("_by_digest", "_encode", "_ground", "_keys", "_lane", "_left", "_pieces", "_script", "port")
+    __slots__ = ("_by_digest", "_call", "_ground", "_is_alone", "_keys", "_lane", "_left", "_pieces", "port")
 
     def __init__(self, ground: Ground, taken: Sequence[Taken], lane: Lane) -> None:
         self._ground = ground
@@ -80,21 +81,28 @@ class Joint:
         self._lane = lane
         self._pieces: list[bytes] = []
         operations = [one.operation for one in taken]
-        self._keys, forms, runs = plan(operations)
-        words = [word for operation in operations for word in operation.words]
-        self._script = forms[0].alike
         rewriter = ground.rewriter
-        self._encode = rewriter.calls.batch(forms, self._keys, runs, bulks(words), len(words), self._script)
+        alone = rewriter.calls.alone(operations[0], self._left[0].request) if len(taken) == 1 else None
+        self._is_alone = alone is not None
+        self._keys: list[bytes] = []
+        self._call = alone or self._batch(operations)
         rewriter.calls.count_all(operations)
-        self._by_digest = lane.has_script(self._script)
+        self._by_digest = lane.has_script(self._call.script)
         self.port = port = Port(self._pieces.append)
         port.busy = True
         port.request = self._left[0].request  # any request: its presence lets the lane give the call back
         port.settled, port.lost, port.returned, port.broke = self._settle, self._lose, self._give_back, self._break
 
+    def _batch(self, operations: list[Operation]) -> Loadable:
+        self._keys, forms, runs = plan(operations)
+        words = [word for operation in operations for word in operation.words]
+        alike = forms[0].alike
+        encode = self._ground.rewriter.calls.batch(forms, self._keys, runs, bulks(words), len(words), alike)
+        return Loadable((alike, forms[0].terms), encode)
+
     def request(self) -> bytes:
         """Return the call as it is sent."""
-        return self._encode(self._by_digest)
+        return self._call.encode(self._by_digest)
 
     def _settle(self) -> None:
         """Pass each client its reply, or send the text if the digest did not work."""
@@ -105,7 +113,7 @@ class Joint:
             if for_good or said.startswith(_NO_SUCH_SCRIPT):
                 self._send_text(for_good=for_good)
                 return
-        if said[:1] == b"-":
+        if self._is_alone or said[:1] == b"-":
             replies = [said] * len(self._left)
         else:
             replies = self._cut(said)
@@ -137,7 +145,7 @@ class Joint:
     def _send_text(self, *, for_good: bool) -> None:
         """Send the call again with the script's text: it has not run."""
         self._by_digest = False
-        self._lane.lack_script(self._script, for_good=for_good)
+        self._lane.lack_script(self._call.script, for_good=for_good)
         if self._lane.state is not State.OPEN:
             self._give_back(b"")
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from itertools import islice
 from typing import Final, cast
@@ -112,7 +112,9 @@ class Lane(Droppable):
         self._changed = changed
         self._membership = Membership(fence, traffic)
         self._greeting = Greeting(identity, login)
-        self._scripts: set[str] | None = set()  # those whose text was sent; None: scripts cannot be called by digest
+        self._scripts: set[Hashable] | None = (
+            set()
+        )  # those whose text was sent; None: scripts cannot be called by digest
         self._transport: asyncio.Transport
         self._replies = Replies()
         self._find = whole_replies(MUCH)
@@ -177,7 +179,7 @@ class Lane(Droppable):
         ports = self._ports
         ports.extendleft([replacement(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
 
-    def has_script(self, script: str) -> bool:
+    def has_script(self, script: Hashable) -> bool:
         """Return whether a script can be called by digest; if not, the caller sends its text now."""
         if self._scripts is None:
             return False
@@ -185,7 +187,7 @@ class Lane(Droppable):
         self._scripts.add(script)
         return there
 
-    def lack_script(self, script: str, *, for_good: bool) -> None:
+    def lack_script(self, script: Hashable, *, for_good: bool) -> None:
         """Note that the server lacks the text of a script, which is sent now; or with `for_good`, that digests do not
         work here."""
         if for_good:

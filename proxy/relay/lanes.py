@@ -53,7 +53,11 @@ MOST_GROUPS: Final = 32
 """Maximum number of kinds of lanes, by user, database and protocol. Other clients use their own connections."""
 
 SPARSE: Final = 1.75
-"""Average requests per batch below which sharing does not pay: it saves no work for the proxy or the server."""
+"""Average worth of a batch below which sharing does not pay: it saves no work for the proxy or the server."""
+
+COVERED_WORTH: Final = 4
+"""The worth of a request on a covered key; that of others is 1. Over its client's own connection it would need a
+script's text, or a guard: avoiding these saves three times what the longer way costs another request."""
 
 PING_TICKS: Final = 5
 """Checks for which a lane is unused before PING is sent over it, so that the server does not close it as idle."""
@@ -64,7 +68,7 @@ IDLE_TICKS: Final = 600
 _ZMSCORE: Final = bulk(b"ZMSCORE")
 
 Tally = tuple[int, int]
-"""Number of requests, and of the batches in which they were sent."""
+"""The worth of all requests, and the number of batches in which they were sent."""
 
 OpenUpstream = Callable[[Callable[[Fence], asyncio.Protocol]], Awaitable[None]]
 
@@ -331,7 +335,7 @@ class Group:
         self._heard: dict[Lane, int] = {}  # number of reply chunks at the last look
         self._used = False
         self._unused = 0
-        self._batches = self._taken = 0
+        self._batches = self._worth = 0
 
     @property
     def ready(self) -> bool:
@@ -342,13 +346,13 @@ class Group:
 
     @property
     def tally(self) -> Tally:
-        """How many requests were sent so far, and in how many batches."""
-        return self._taken, self._batches
+        """The worth of the requests that were sent so far, and the number of their batches."""
+        return self._worth, self._batches
 
     def has_paid(self, since: Tally) -> bool:
         """Return whether sharing has paid since a tally was taken."""
-        taken, batches = since
-        return self._taken - taken >= max(1, SPARSE * (self._batches - batches)) or self._all.after == 1
+        worth, batches = since
+        return self._worth - worth >= max(1, SPARSE * (self._batches - batches)) or self._all.after == 1
 
     @property
     def open_lanes(self) -> int:
@@ -412,7 +416,7 @@ class Group:
         if ports or joint:
             self._used = True
             self._batches += 1
-            self._taken += len(ports) + len(joint)
+            self._worth += len(ports) - len(guarded) + COVERED_WORTH * (len(guarded) + len(joint))
             self._all.metrics.shared_requests_total += len(ports) + len(joint)
             if guarded:
                 ports, requests = self._guard(guarded, ports, requests, lane)

@@ -27,6 +27,9 @@ byte."""
 MOST_ARGUMENTS: Final = 8
 """Maximum number of arguments of a request with a form, including the command's name."""
 
+WRITING_OVER: Final = frozenset((b"HSET", b"HMSET", b"ZADD"))
+"""Commands that, without options, overwrite the values of members."""
+
 _SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
 _TYPED: Final = frozenset((b"ZINCRBY",))
 """Commands whose replies have a type that exists only in RESP3."""
@@ -57,6 +60,7 @@ class Form:
         of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
         scored: whether the argument after the key must be a number; otherwise it may be an option.
         alike: letters of the forms that one call may mix with this one.
+        alone: what the script for just one request gets besides it: the positions of its members, or its unit.
     """
 
     text: bytes
@@ -74,6 +78,7 @@ class Form:
     noun: bytes = b""
     written_at: int = 0
     longest: int = LONGEST
+    alone: bytes = b""
 
 
 class Operation(NamedTuple):
@@ -191,8 +196,8 @@ class Operations:
                 return None
             if name == b"PERSIST":
                 return Form(b"p - 1 0 0 0", "p", name, "persist", terms, 0, 3, True, False, _alike("p"))
-            text = b"t %d 1 0 0 0" % (1000 if name == b"TTL" else 1)
-            return Form(text, "t", name, "ttl", terms, 0, 3, True, False, _alike("t"))
+            unit = b"1000" if name == b"TTL" else b"1"
+            return Form(b"t %b 1 0 0 0" % unit, "t", name, "ttl", terms, 0, 3, True, False, _alike("t"), alone=unit)
         # Assumes no options; a request with options is recognised by `scored`.
         members = command.members([name, b"", b"0", *[b""] * (size - 3)], size) if command.members is not None else None
         if members is None or not self._server.accepts(name, size):
@@ -202,7 +207,11 @@ class Operations:
         place = members[0] - 1, members[-1] - 1, members.step
         text = b"%b %b %d %d %d %d" % (does.encode(), name, size - 2, *place)
         script = "remove" if does == "r" else "add"
-        return Form(text, does, name, script, terms, 0, size, False, name in _SCORED, _alike(does))
+        # These scripts get the whole request, behind this argument.
+        alone = b"%d %d %d" % (members[0] + 2, members[-1] + 2, members.step)
+        if name in WRITING_OVER:
+            alone += b" over"
+        return Form(text, does, name, script, terms, 0, size, False, name in _SCORED, _alike(does), alone=alone)
 
     def read(self, request: list[bytes]) -> Operation | None:
         """Return a request's operation; None if it must be judged by itself."""

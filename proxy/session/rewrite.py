@@ -20,7 +20,7 @@ from proxy.session.heads import Heads
 from proxy.session.keyspace import Keyspace
 from proxy.session.marks import Marks
 from proxy.session.moves import Moves
-from proxy.session.operations import Operations
+from proxy.session.operations import WRITING_OVER, Operations
 from proxy.session.own_commands import CLEARED, OwnCommands, is_cleared
 from proxy.session.pipeline import Pipeline
 from proxy.session.script_calls import COPIED, UNPACKED, ScriptCalls
@@ -61,9 +61,9 @@ def _has_form_of_protocol(command: Command, arguments: list[bytes]) -> bool:
 
 def _writes_over(name: bytes, arguments: list[bytes], first: int) -> bool:
     """Return whether a request overwrites members' values unconditionally; its first member is at `first`."""
-    if name == b"ZADD":
-        return _KEEPING.isdisjoint(map(bytes.upper, arguments[2 : first - 1]))
-    return name in (b"HSET", b"HMSET")
+    if name not in WRITING_OVER:
+        return False
+    return name != b"ZADD" or _KEEPING.isdisjoint(map(bytes.upper, arguments[2 : first - 1]))
 
 
 def goes_elsewhere(command: Command, arguments: list[bytes]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.table import Command, Effect
@@ -48,6 +48,24 @@ def _batch(
     return evaluation(
         terms, "batch", names, arguments, tail, tail_count, declared=declared, present=present, loaded=loaded, does=does
     )
+
+
+def _alone(
+    terms: Terms, name: str, keys: list[bytes], arguments: list[bytes], tail: bytes, count: int, does: str, loaded: bool
+) -> bytes:
+    return evaluation(terms, name, keys, arguments, tail, count, loaded=loaded, does=does)
+
+
+class Loadable(NamedTuple):
+    """A script call that can name its script by digest.
+
+    Attributes:
+        script: identifies the script's text.
+        encode: encodes the call; its argument says whether the server knows the text, so that a digest is enough.
+    """
+
+    script: tuple[str, Terms]
+    encode: Callable[[bool], bytes]
 
 
 class ScriptCalls:
@@ -202,6 +220,34 @@ class ScriptCalls:
             "" if declared is None else self.shadows(names),
             does or "".join(sorted({form.does for form in forms})),
         )
+
+    def alone(self, operation: Operation, request: bytes) -> Loadable | None:
+        """Return the call of the script that does nothing but one request, at less cost than a batch of one.
+
+        None if no script does just that, or in front of a cluster node.
+
+        Args:
+            operation: what the request asks for.
+            request: the request, a RESP array of bulk strings.
+        """
+        form, keys, does, tail, count = operation.form, self.triple(operation.key), "", b"", 0
+        match form.does:
+            case "e":
+                what, does = b"%d relative %b " % (operation.delay, form.name.lower()), "e"
+                arguments = [operation.words[0], what]
+            case "t":
+                keys, arguments = keys[:2], [operation.words[0], form.alone]
+            case "p":
+                arguments = [operation.words[0]]
+            case "a" | "A" | "r":
+                head = request.index(b"\n") + 1
+                arguments, tail, count = [form.alone], request[head:], int(request[1 : head - 2])
+            case _:
+                return None
+        if self._names.slots is not None:
+            return None
+        encode = partial(_alone, form.terms, form.script, keys, arguments, tail, count, does)
+        return Loadable((form.script, form.terms), encode)
 
     def count(self, script: str, requests: int) -> None:
         """Count requests as replaced by a script, even if another script does its work."""
