@@ -68,7 +68,7 @@ class Subscriptions:
 
     @property
     def hinder(self) -> bool:
-        """Whether an ECHO may be refused."""
+        """Whether the server may refuse an ECHO."""
         return self.monitors or (not self.resp3 and self.counted)
 
     @property
@@ -223,7 +223,7 @@ class Standing:
         return self.askable and not unlikely
 
     def replies_for_own(self) -> ReplySubstitution:
-        """Return `replies`, set to use such signs around the proxy's next request as the server answers."""
+        """Return `replies`, set to put signs that the server answers around the proxy's next request."""
         replies = self.replies
         apart = self.transaction is None
         replies.echoes = apart and self.hears_echoes
@@ -232,7 +232,7 @@ class Standing:
 
     @property
     def askable(self) -> bool:
-        """Whether the proxy's own request may be put into the stream now and gets a reply."""
+        """Whether a request of the proxy's own can be put into the stream now, and gets a reply."""
         return self.next is _FREE and self.end is not _BROKEN
 
 
