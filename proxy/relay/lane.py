@@ -307,7 +307,8 @@ class Lane(Droppable):
         self._overcome(Obstacle.SLOW_CLIENT)
 
     def rescue(self) -> None:
-        """Let clients behind a long reply resend their requests over their own connections; drop the replies here."""
+        """Have clients behind a long reply resend their requests over their own connections, and drop the replies on
+        this one."""
         if self.state is not State.OPEN:
             return
         behind = {port: None for port in islice(self._ports, 1, None) if port.request}

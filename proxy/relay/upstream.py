@@ -352,7 +352,7 @@ class UpstreamConnection(Droppable):
             self._transport.abort()
 
     def _salvage(self) -> None:
-        """Deliver the server's last reply after it closed and a request that it had not read reset the connection.
+        """Deliver the server's last reply after the server closed and an unread request reset the connection.
 
         The loop gives up at the failed write; the reason (too many clients, a protocol error) can still be read.
         """
