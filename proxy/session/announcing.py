@@ -77,7 +77,7 @@ def keys_expected(
 
 
 class Announcing:
-    """Finds the keys to which a connection's requests may give their first deadlines.
+    """Finds the keys to which a connection's requests might give their first deadlines.
 
     Args:
         ground: what all sessions share.
@@ -88,7 +88,7 @@ class Announcing:
     Attributes:
         ahead: the received chunk, and the position in it after the request that is being judged; empty if the reader
             has the chunk.
-        expected: keys to which transactions in the last bytes received may give deadlines.
+        expected: keys to which transactions in the last bytes received might give deadlines.
     """
 
     __slots__ = ("_coverage", "_ground", "_owner", "_reader", "_standing", "ahead", "expected")

@@ -59,7 +59,7 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script directly before the next request is permitted and goes unnoticed by the client."""
+        """Return whether a script can go directly before the next request without the client noticing it."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)

@@ -41,7 +41,7 @@ class Grants:
     patterns: tuple[bytes, ...]
 
     def allow(self, command: bytes, names: list[bytes]) -> bool:
-        """Return whether the user may run the script that replaces a command, given in upper case, on some names."""
+        """Return whether the user may run, on some names, the script that replaces a command (in upper case)."""
         if not self.without.isdisjoint((*_NEEDED, command.lower())) or len(names) > _MOST:
             return False
         return all(any(_fits(pattern, name) for pattern in self.patterns) for name in names)

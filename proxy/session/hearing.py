@@ -22,7 +22,7 @@ _CACHING: Final = {word: encode([b"CLIENT", b"CACHING", word]) for word in (b"YE
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
-    """Return whether nothing may be put between a request and the next one. The proxy's own requests go before both."""
+    """Return whether a request must stay directly in front of the next one: the proxy's own requests go before both."""
     first = arguments[0].upper()
     caches = first == b"CLIENT" and len(arguments) > 2 and arguments[1].upper() == b"CACHING"
     return caches or first == b"ASKING"
@@ -125,7 +125,7 @@ class Hearing:
     def start_anew(self) -> None:
         """Note that a RESET has been sent, which turns all replies on again and logs the client out.
 
-        Only replies behind the sign that follows it can prove another login.
+        Only replies behind the sign that follows the RESET can prove another login.
         """
         if self._standing.replies.silence.suspected:
             self._out.wish_here(Wish.ANEW)

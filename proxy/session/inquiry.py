@@ -171,7 +171,7 @@ class Inquiry:
     def _unclear(self, command: Command, request: Request) -> tuple[bytes, ...]:
         """Return the keys that decide whether a request of a user with limited permissions needs a script.
 
-        Empty if the user may certainly run the script, which is then always used: the keys may have deadlines when it
+        Empty if the user certainly may run the script: then it is always used, as the keys might have deadlines when it
         runs.
         """
         keys = tuple(filter(self._coverage.is_certain, self._rewriter.unclear(command, request.arguments)))

@@ -104,7 +104,7 @@ class Judge:
         self._replied = False  # whether earlier requests had been answered when `question` was asked
 
     def take(self) -> tuple[Question | None, Request | None]:
-        """Return and clear the question, answered or unanswerable, and the request that waits for it."""
+        """Return and clear the question, whether or not it could be answered, and the request that waits for it."""
         taken = self.question, self.pending
         self.question = self.pending = None
         return taken

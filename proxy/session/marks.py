@@ -31,7 +31,7 @@ class Marks:
         self.alarm = Alarm()
 
     def expect(self, keys: Iterable[bytes], deadline: float) -> None:
-        """Note that keys get deadlines, so that the sweeper wakes at the earliest, `deadline`, in Unix ms."""
+        """Note that keys get deadlines, of which `deadline`, in Unix ms, is the earliest: the sweeper wakes then."""
         self.alarm.set(deadline)
         if self._names.slots is not None:
             self._names.slots.changed.update(map(slot, keys))

@@ -78,7 +78,7 @@ class Multi:
         That includes members that become due while the transaction waits in the server.
 
         Not for a client with CLIENT TRACKING: it would get invalidations of the proxy's own keys and, with NOLOOP, none
-            for the removed members.
+        for the removed members.
 
         Args:
             transaction: the open one.

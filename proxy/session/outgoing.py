@@ -38,7 +38,7 @@ class Outgoing:
         append: appends bytes.
         caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be queued.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
-        logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
+        logged_out: the number of the sign behind the last RESET: no reply before that sign proves a login; -1 for none.
         loss: tells whether the client could lose a reply if its half close were forwarded.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
         queued: how many requests of the client have been sent behind its MULTI.
@@ -111,7 +111,7 @@ class Outgoing:
         """Send a request that says which replies the client wants, and act on its reply. Not in a transaction.
 
         Args:
-            wish: what it says.
+            wish: what the request says.
             request: the request.
             caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels it, so it is
                 sent again.
@@ -165,7 +165,7 @@ class Outgoing:
         """Put a request of the proxy's own before the next one, if a reply can be expected there.
 
         `hear` gets the reply, as in `ReplySubstitution.enclose`. The signs are silent only if the server certainly
-        accepts them: no later request may come that would reveal a refusal.
+        accepts them: perhaps no later request comes that would reveal a refusal.
         """
         standing = self._standing
         unproved = standing.askable and standing.login is _UNPROVED  # then the signs are loud
@@ -228,7 +228,7 @@ class Outgoing:
 
     @property
     def can_put_aside(self) -> bool:
-        """Whether the proxy's own requests may be queued beside the client's."""
+        """Whether the proxy's own requests can be queued beside the client's."""
         asides, standing = self._asides, self._standing
         return asides is not None and not (asides.shut or self.caching_queued or standing.limited)
 
@@ -276,7 +276,7 @@ class Outgoing:
 
     @property
     def takes_asides(self) -> bool:
-        """Whether replies may be taken out of the open transaction's replies."""
+        """Whether the proxy's own replies can be taken out of the open transaction's."""
         return self._asides is not None
 
     def shut(self) -> None:

@@ -273,7 +273,7 @@ class Reads:
         """While no deadline is near, send the reads at the front of a chunk without parsing them.
 
         Returns:
-            Their size in bytes: 0, or nearly the whole chunk.
+            The size of the reads that were sent, in bytes: 0, or nearly the whole chunk.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._written:
             return 0

@@ -110,7 +110,7 @@ class Session:
     def logged_out(self) -> int | None:
         """The number of the first sign behind the client's last RESET: no reply before it proves a login.
 
-        -1 if there was no RESET; None while no sign that could show it has been sent.
+        -1 if there was no RESET; None while that sign has still to be sent.
         """
         number = self._out.logged_out
         if number == self.replies.next_number and not self._standing.is_stranger:
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def waits_for_login(self) -> bool:
-        """Whether the question is whether the client has logged in."""
+        """Whether the session waits for proof that the client has logged in."""
         return self.question is not None and self.question.login
 
     def login(self) -> None:
@@ -187,7 +187,8 @@ class Session:
         return out
 
     def guard(self, data: bytes, now: float) -> bytes | None:
-        """Take bytes while `ordinary` if they are only reads of the frequent form; return the bytes to send."""
+        """Take bytes while `ordinary` if they are only reads of the frequent form; return the bytes to send, or None if
+        not taken."""
         self._ground.coverage.look()
         out = self.reads.guard_at_once(data, now)
         if out is not None:
@@ -246,14 +247,14 @@ class Session:
         return out
 
     def close(self) -> None:
-        """Release everything that outlives requests: the client has gone."""
+        """Release what other clients may wait for, and the expected replies: the client has gone."""
         self._multi.end()
         self._upload.close()
         self.replies = self._standing.replies = ReplySubstitution()  # expected replies refer to parts of this session
 
     def lengthen(self) -> None:
         """Note that a long chunk has been sent: others may have to wait until it has run. They do not wait for a user
-        with limited permissions, who could hold up all, nor for queued requests, which run with their EXEC."""
+        with limited permissions, who could hold up all others, nor for queued requests, which run with their EXEC."""
         standing = self._standing
         if self._standing.is_stranger or standing.limited or standing.rights.unasked:
             return

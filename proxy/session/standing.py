@@ -132,12 +132,12 @@ class Standing:
     Attributes:
         rights: what its user may do.
         permits: which keys a user with limited rights may give deadlines.
-        login: whether it has logged in.
+        login: whether the client has logged in.
         user: the name that it last tried to log in with.
         subscriptions: its subscriptions, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which pushes may come at any time.
         end: whether the server reads on.
-        is_link: whether a cluster node sends slots to another over it; then nothing on it is judged.
+        is_link: whether a cluster node sends slots to another over this connection; then nothing on it is judged.
         transaction: the requests queued since its MULTI; None outside a transaction.
         replies: finds signs in the stream of replies and replaces them.
         next: how its last request affects the next one.
