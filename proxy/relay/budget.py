@@ -85,7 +85,7 @@ class Holding:
             waiting: bytes that wait in the proxy.
             unsent: bytes on their way that the server has not taken yet.
             again: called later to record the bytes again.
-            beside: bytes of what is kept for requests that were sent on.
+            beside: bytes that are kept for requests that were sent on.
         """
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0

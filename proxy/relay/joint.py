@@ -152,7 +152,7 @@ class Joint:
             port.lost()
 
     def _give_back(self, _: bytes) -> None:
-        """Have each client send its request over its own connection: none has run, or all may run twice."""
+        """Have each client send its request over its own connection: none has run, or all can run twice."""
         ports, self._left = self._left, []
         for port in ports:
             port.give_back(port.request)

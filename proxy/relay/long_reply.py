@@ -36,7 +36,7 @@ class Host(Protocol):
 
     @property
     def may_resend(self) -> bool:
-        """Whether requests on this connection may be sent again."""
+        """Whether requests on this connection can be sent again."""
 
     @property
     def lost(self) -> bool:

@@ -28,7 +28,7 @@ ANEW_SECONDS: Final = 3.0
 a server that closes idle connections (`timeout`) does not close an active client's."""
 
 TOUCH_SECONDS: Final = 0.25
-"""How long to wait for that next request before the proxy sends its own over the client's connection."""
+"""How long to wait, after `ANEW_SECONDS`, for the client's next request before the proxy sends one of its own."""
 
 DOZE_SECONDS: Final = 1.0
 """How long to pause checks of a client that sends no small requests."""
@@ -47,7 +47,7 @@ MOST_PATIENCE: Final = 1024
 """Maximum number of small requests in a row to wait for before the server is asked."""
 
 SELDOM_FROM: Final = 64
-"""If the server is asked only after this many requests, only one in `SELDOM` is checked."""
+"""If so many requests in a row, or more, must come before the server is asked, only one in `SELDOM` is checked."""
 
 SELDOM: Final = 8
 """How many requests a checked one counts for."""

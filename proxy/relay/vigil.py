@@ -14,14 +14,14 @@ from proxy.relay.progress import Progress
 from proxy.relay.state import Course
 
 LOOK_SECONDS: Final = 1.0
-"""How often to check whether the client has gone: its socket may not be being read."""
+"""How often to check whether the client has gone: the proxy may not be reading from it."""
 
 FIRST_LOOK_SECONDS: Final = 0.02
 """How long to wait before a client that has ended is checked again; doubled each time, up to `LOOK_SECONDS`."""
 
 PATIENT_SECONDS: Final = 30.0
-"""How long the server may be silent to a client that has ended and has no blocking request, while it answers others: it
-may be in CLIENT PAUSE."""
+"""How long the server may be silent to a client that has ended and has no blocking request, while it answers others:
+CLIENT PAUSE may be on."""
 
 READ_AT_ONCE: Final = 16 * 1024
 """Minimum number of bytes that a server reads from a connection in each of its turns."""
