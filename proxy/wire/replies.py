@@ -79,7 +79,7 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
 
 
 def whole_replies(much: int) -> Callable[[bytes], list[bytes]]:
-    """Return a function that splits a chunk of only whole replies of the frequent forms.
+    """Return a function that splits a chunk into replies if all are whole and of the frequent forms.
 
     For any other chunk it returns pieces whose lengths do not add up to the chunk's, or an empty list.
 

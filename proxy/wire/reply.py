@@ -6,8 +6,8 @@ A sign is the server's reply to a fresh random token, so its position is exactly
 its text occurs nowhere else. A silent sign is requested by ECHO and causes no error in the server's statistics. A loud
 one is requested by a command whose name is the token: that gets a reply in every state of server and connection.
 
-The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like that is held back
-until the sign itself comes, or a later loud one: then the refusal is identified and treated as the sign.
+The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like such a refusal is held
+back until the sign itself comes, or a later loud one: then the refusal is identified and treated as the sign.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ class ReplySubstitution:
 
         Args:
             reply: the bytes for the client, may be empty.
-            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. It changes nothing, and
-            is answered before a login too, where some servers answer nothing else. Not in a transaction.
+            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. A HELLO changes nothing,
+                and is answered before a login too, where some servers answer nothing else. Not in a transaction.
             found: called when the reply comes; not when a later one shows that it never will.
             silent: whether to ask by ECHO, which causes no error at the server. Not in a transaction, and only if
                 `reply` is empty.
@@ -310,7 +310,8 @@ class ReplySubstitution:
         passed.append(data)
 
     def _hear(self, token: bytes) -> bytes:
-        """Begin or end taking bytes out of the stream if the token says so; return those for the client."""
+        """Begin or end taking bytes out of the stream if the token marks that place; return the bytes for the
+        client."""
         if token in self._begins:
             self._begins.remove(token)
             self._aside = []
@@ -552,7 +553,7 @@ class ReplySubstitution:
         return chosen
 
     def _settle(self, count: int) -> bytes:
-        """Remove the first `count` expected tokens, found or not; return bytes taken aside that are the client's."""
+        """Remove the first `count` expected tokens, found or not; return what was taken aside but is for the client."""
         passed = b""
         for _ in range(count):
             token, _reply = self._expected.popleft()

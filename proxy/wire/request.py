@@ -411,7 +411,7 @@ class RequestReader:
         return self._break()
 
     def _break_at(self, end: int) -> Request:
-        """End the stream at a position, where the server does, and send nothing after that."""
+        """End the stream at the position where the server ends it, and send nothing after that."""
         self._cut_off = True
         return self._break(self._with_front(self._buffer[self._position : end]))
 

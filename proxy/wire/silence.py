@@ -48,7 +48,7 @@ _MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?
 """Matches the beginning of what a RESP2 subscriber gets unasked."""
 
 _LONGEST_BEGINNING: Final = 32
-"""So many bytes are enough to tell whether a reply is such a message."""
+"""So many bytes are enough to tell whether a reply is a message to a RESP2 subscriber."""
 
 
 class Wanted(Enum):
