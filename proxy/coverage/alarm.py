@@ -21,7 +21,7 @@ class Alarm:
     """The earliest known deadline.
 
     Attributes:
-        next_deadline: the earliest known deadline, in Unix ms; minus infinity before the first look.
+        next_deadline: the earliest known deadline, in Unix ms; minus infinity before the server has been asked.
         is_idle: whether the sweeper last found no deadline, and none has been set here or announced since.
         on_first: called when a deadline is set while idle, because other proxies may be idle too.
     """

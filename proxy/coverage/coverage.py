@@ -43,7 +43,7 @@ class Coverage:
     Attributes:
         entries: covered prefix or name, with its first byte → the connection that began it; None if others may use it.
         blind: whether prefixes may be missing, so that every key is covered.
-        loaded: whether they have been read over the present control connection.
+        loaded: whether the prefixes have been read over the present control connection.
         trusted_until: until when (`lease_clock`) no announcement can have been missed.
         shared: whether there may be other proxies, which must be told of first deadlines.
         databases: the numbers of the databases that may hold deadlines.

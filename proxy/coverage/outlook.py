@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 _FAR_MS: Final = 100.0
-"""How far away it must be. A read whose reply takes longer is sent again."""
+"""How far away the next deadline must be. A read whose reply takes longer is sent again."""
 
 _AGAIN_MS: Final = 50.0
 """How long to wait before asking again if the next deadline is near."""

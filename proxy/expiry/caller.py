@@ -103,8 +103,8 @@ class Caller:
 
         Args:
             name: the script.
-            calls: KEYS and ARGV.
-            asking: whether the slots are on their way to the node, so that ASKING is needed.
+            calls: KEYS and ARGV for each slot.
+            asking: whether the slots are being moved to the node, so that ASKING is needed.
             quiet: whether to call its short form; see `script`.
             undeclared: whether ARGV lists all keys, after their number.
 

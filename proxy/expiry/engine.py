@@ -43,7 +43,7 @@ WEEDED_AT_ONCE: Final = 1_000
 """Number of list elements that one script looks at, if many are due."""
 
 WEEDED_ANEW: Final = 20
-"""How often to start again if the list is changed meanwhile, bypassing the proxy."""
+"""How often to start again if a writer that bypasses the proxy changes the list meanwhile."""
 
 _WEEDED: Final = -2
 """What the script returns if nothing is left to do."""
@@ -168,7 +168,7 @@ class Engine:
         return earliest
 
     async def _clear(self, keys: list[bytes], databases: list[int]) -> list[bytes] | None:
-        """Remove due members from some keys of some databases; return the earliest deadline of each.
+        """Remove due members from some keys of some databases; return the earliest deadline of each key.
 
         None if a cluster node does not have the keys.
         """
@@ -352,8 +352,8 @@ class Engine:
             database: the keys' database.
             pages: the keys, all of one slot, each with its cursor; b"0" to begin. (Within a list the cursor also
                 records what has been found.)
-            own: whether the server has its own commands for TTLs of fields: deadlines that the proxy's versions of
-                those commands set become native TTLs.
+            own: whether the server has its own commands for TTLs of fields: then deadlines that the proxy's versions of
+                those commands have set become native TTLs.
 
         Returns:
             For each key the next cursor (b"0" at the end), how many deadlines were checked (more if the work was
@@ -369,7 +369,8 @@ class Engine:
         return [(cursor, int(seen), int(voided), int(aged)) for cursor, seen, voided, aged in reply]
 
     async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
-        """Correct the indexes from the shadows of some keys, `KEYS_AT_ONCE` at most; return the wrong keys."""
+        """Correct the indexes from the shadows of some keys, `KEYS_AT_ONCE` at most; return the keys whose entries were
+        wrong."""
         calls: list[Call] = [(self._names.involved(group), [database]) for group in self._names.by_slot(keys)]
         healed: list[bytes] = []
         for reply in await self._caller.call("heal", calls):

@@ -42,10 +42,10 @@ SLOTS_AT_ONCE: Final = 100
 """Number of slots whose indexes are read at once."""
 
 PRESENT_AT_ONCE: Final = 1000
-"""Number of slots to ask a cluster node about at once, whether they have an index: about 1.6 ms."""
+"""Number of slots for which to ask a cluster node at once whether they have an index: about 1.6 ms."""
 
 KEYS_OF_SLOT: Final = 1_000_000
-"""Maximum number of keys to look for in a slot that is on its way to a cluster node."""
+"""Maximum number of keys to look for in a slot that is being moved."""
 
 LEASE_MS: Final = 1000
 """How long the sweeper's lease lasts without renewal; then another proxy takes over."""
@@ -234,7 +234,7 @@ class Indexes:
                 self.order.put(number, deadline)
 
     async def have(self, keys: list[bytes]) -> set[bytes]:
-        """Return those of some keys that have or may have deadlines in any database."""
+        """Return which of some keys have, or may have, deadlines in any database."""
         found: set[bytes] = set()
         for begin in range(0, len(keys), LEARNT_AT_ONCE):
             page = keys[begin : begin + LEARNT_AT_ONCE]
@@ -313,7 +313,8 @@ class Indexes:
     async def read(
         self, places: Sequence[Place], *, size: int = 0
     ) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
-        """Read on in some indexes, `SLOTS_AT_ONCE` of a cluster node or one of another server, earliest deadline first.
+        """Read the next entries of some indexes (in a cluster up to `SLOTS_AT_ONCE`, otherwise one), earliest deadline
+        first.
 
         Returns:
             For each index, keys with their earliest deadlines in Unix ms, and the next position; None at the end.
@@ -377,7 +378,7 @@ class Indexes:
     async def note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node lacks some keys, or their shadows or index.
 
-        If their slot is the node's and at rest, its index must be read again.
+        If a key's slot is the node's and is not being moved, the slot's index must be read again.
         """
         if not keys:
             return

@@ -35,7 +35,7 @@ _MOST_KEYS: Final = 25
 """Number of keys that one script looks at, most of which have few deadlines; each takes the server some 15 µs."""
 
 _STEP_SECONDS: Final = 0.25
-"""Each script does at least this many seconds' worth of checks, because each wakes the proxy."""
+"""Each script does at least this many seconds' worth of checks, because each call wakes the proxy."""
 
 
 class Leftovers:

@@ -30,7 +30,7 @@ class SlotWatch:
 
     Args:
         indexes: asks the node, and notes when a key is elsewhere.
-        tracker: knows whether it is reachable, and reads slots that have arrived.
+        tracker: knows whether the node is reachable, and reads slots that have arrived.
         names: holds the slots.
     """
 
@@ -40,7 +40,7 @@ class SlotWatch:
         self._names = names
 
     async def run(self) -> None:
-        """Ask at intervals, and whenever there is a sign of a change, until cancelled."""
+        """Ask at intervals, and whenever a key turns out to be elsewhere, until cancelled."""
         misplaced = self._indexes.misplaced
         while True:
             await self._indexes.clustered.wait()

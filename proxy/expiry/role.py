@@ -25,7 +25,7 @@ class RoleWatch:
 
     Args:
         caller: asks the server.
-        tracker: knows whether it is reachable.
+        tracker: knows whether the server is reachable.
         upstream: holds the role.
     """
 

@@ -29,8 +29,9 @@ _LONGEST_SLEEP: Final = 60.0
 """Maximum sleep of the sweeper while nothing has a deadline, in seconds."""
 
 _WATCH_SECONDS: Final = 0.25
-"""Maximum sleep while anything has a deadline, in seconds: clients of other proxies set deadlines too. Each look also
-samples the server's clock. If it is stepped forward, members whose deadlines it skips may be visible for this long."""
+"""Maximum sleep while anything has a deadline, in seconds: clients of other proxies set deadlines too. Each check also
+samples the server's clock. If that clock is stepped forward, members whose deadlines it skips may be visible for this
+long."""
 
 _LONGEST_TURN: Final = 0.25
 """How soon to check again that the proxy with the sweeper's lease does its work, in seconds."""

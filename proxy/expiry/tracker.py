@@ -2,8 +2,8 @@
 
 Its tests: tests/test_background.py.
 
-On that connection the server also reports changes of the rules for events, and a cluster node changes of all the
-proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`): a key that arrives there with deadlines is covered at once.
+On that connection the server also reports changes of the rules for events; a cluster node reports changes of all the
+proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`), so a key that arrives there with deadlines is covered at once.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ class Tracker:
         say("covered prefixes loaded", prefixes=len(self._coverage), databases=databases, ms=round(1000 * seconds))
 
     def _clear_up(self) -> None:
-        """Forget notes on slots that are no longer on their way."""
+        """Forget notes on slots that are at rest and have been read."""
         slots = self._names.slots
         if slots is not None:
             awaited = slots.unsettled | self._arrived

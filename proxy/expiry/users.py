@@ -27,7 +27,7 @@ class UserWatch:
 
     Args:
         caller: asks the server.
-        tracker: knows whether it is reachable.
+        tracker: knows whether the server is reachable.
         users: the state that it updates.
 
     Attributes:

@@ -115,7 +115,7 @@ async def find_out(servers: Servers, key: bytes, member: bytes) -> Facts:
 
 
 async def has_own_lifetimes(servers: Servers, key: bytes) -> bool:
-    """Return whether a key is a hash whose fields the server itself can give lifetimes."""
+    """Return whether a key is a hash on a server with field lifetimes of its own."""
     server = servers.owner(key)
     kind, reply = await server.ask_freely([("TYPE", key), ("HPTTL", key, "FIELDS", 1, b"")])
     # Without +hpttl the server refuses a command that it has; one that it lacks is unknown.

@@ -40,10 +40,10 @@ class Asker(Protocol):
         """Whether the answer still matters."""
 
     def ask_for_sign(self) -> bool:
-        """Send a sign that shows that everything sent has been answered; return False if no reply is to be awaited."""
+        """Send a sign, to learn when everything sent has been answered; return False if no more replies will come."""
 
     def regulate(self) -> None:
-        """Update flow control: whether replies are awaited has changed."""
+        """Update flow control, after a change in whether replies are awaited."""
 
     def resume(self, *, answered: bool) -> None:
         """Go on with the held request; `answered`: whether the question was answered."""

@@ -1,4 +1,4 @@
-"""Guarded reads over a shared connection: one question for each batch; late reads are sent again.
+"""Guarded reads over a shared connection: one request for the next deadline per batch; late reads are sent again.
 
 Its tests: tests/test_sharing.py.
 """
@@ -25,9 +25,9 @@ class Line(Protocol):
 
 
 class BatchGuard:
-    """Guards the reads of covered keys in a batch, by a question for the next deadline in front of it.
+    """Guards the reads of covered keys in a batch, by a request for the next deadline in front of it.
 
-    Usually all replies arrive together with the answer and none is late. Then nothing needs to be done per reply.
+    Usually all replies arrive together with the deadline and none is late. Then nothing needs to be done per reply.
 
     Args:
         guarded: the ports whose requests read covered keys.
@@ -45,13 +45,13 @@ class BatchGuard:
         self._answers: list[bytes] = []
 
     def ask(self, questions: int) -> list[Port]:
-        """Return the ports for the questions that precede the batch."""
+        """Return the ports for the requests for deadlines in front of the batch; `questions`: their number."""
         asked = [Port(self._answers.append) for _ in range(questions)]
         asked[-1].settled = lambda: self._answered(min(map(earliest_of, frames(b"".join(self._answers)))))
         return asked
 
     def ask_first(self, hear: Callable[[float], None]) -> Port:
-        """Return the port for the question for the database's next deadline, which `hear` gets."""
+        """Return the port for the request for the database's next deadline; `hear` gets that deadline."""
 
         def settled() -> None:
             earliest = earliest_of_all(b"".join(self._answers))

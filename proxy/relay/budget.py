@@ -1,4 +1,4 @@
-"""Limit the bytes that the proxy keeps of requests, and for those under way, of all clients together.
+"""Limit the bytes that the proxy holds for all clients together: of requests, and for requests under way.
 
 Its tests: tests/test_hostile.py.
 """
@@ -61,7 +61,7 @@ class HeldBudget:
 
 
 class Holding:
-    """The bytes that one connection holds: of requests, and beside them.
+    """The bytes held for one connection: of requests, and for requests under way.
 
     Args:
         budget: the budget shared by all connections.
@@ -85,7 +85,7 @@ class Holding:
             waiting: bytes that wait in the proxy.
             unsent: bytes on their way that the server has not taken yet.
             again: called later to record the bytes again.
-            beside: bytes of what is kept for requests that were sent on.
+            beside: bytes that are kept for requests that were sent on.
         """
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0

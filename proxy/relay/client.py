@@ -66,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
 
     Args:
         surroundings: the proxy's server object.
-        overhear: examines what the client sends before it is served: it may be another proxy, or this one.
+        overhear: examines what a client sends before it is served: the client may be another proxy, or this one.
 
     Attributes:
         source: the client's address for log lines, if a load balancer reported one.

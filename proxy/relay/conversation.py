@@ -56,7 +56,8 @@ class Surroundings(asking.Engine, Protocol):
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """A function that returns whether a chunk of an ordinary session can go unchanged. `rebind` updates it."""
+        """A function that tells whether a chunk of an ordinary session can go unchanged. `Conversation.rebind` gets it
+        anew."""
 
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
@@ -276,7 +277,7 @@ class Conversation:
         return self._course.state in WAITING
 
     def ask_for_sign(self) -> bool:
-        """Send a sign that shows that everything the client has sent so far has been answered."""
+        """Send a sign, to learn when everything that the client has sent has been answered."""
         if self._course.state in OVER or self._upstream.closing:
             return False  # there will be no more replies
         sign = self._session.drain()
@@ -420,7 +421,7 @@ class Conversation:
     def cut_short(self) -> bool:
         """Drop the requests that wait, and close when those that were sent have been answered.
 
-        Otherwise the connection would be closed at the end of the time with one of them running.
+        Otherwise one of them could be running when time is up and the connection is closed.
 
         Returns:
             Whether there were such requests.

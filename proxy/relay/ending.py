@@ -125,7 +125,7 @@ class Ending:
 
     @property
     def may_probe(self) -> bool:
-        """Whether a probe can still be sent: the client has ended, but the server is told only after a sign."""
+        """Whether a probe can still be sent: the client has ended, but the server is to be told only after a sign."""
         return self._course.state is State.ENDED and self.untold and not self._upstream.ended_beneath
 
     def end_refused(self) -> None:

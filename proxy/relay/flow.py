@@ -99,7 +99,7 @@ class Flow:
         return TAIL_LIMIT if self._session.waits_for_login else READ_WHILE_HELD
 
     def rest(self) -> bool:
-        """Pause while others are served; return False if already paused. Setting `rests` to False ends it."""
+        """Pause while others are served; return False if already paused. Setting `rests` to False ends the pause."""
         if self.rests:
             return False
         self.rests = True

@@ -52,7 +52,7 @@ def undelivered(transport: asyncio.Transport) -> int:
 def untaken(transport: asyncio.Transport) -> int:
     """Return how many bytes the transport and the system still have to send.
 
-    For a Unix socket: those that the peer has not read. TCP delivers sent bytes within a round trip.
+    For a Unix socket: how many the peer has not read. TCP delivers sent bytes within a round trip.
     """
     left, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_joint.py.
 
-A call refers to its script by digest, because the lane has sent the text before. If the server no longer has it, or the
-proxy's user may not run scripts by digest, nothing has run, and the text is sent.
+A call refers to its script by digest, because the lane has sent the text before. If the server no longer has the
+script, or the proxy's user may not run scripts by digest, nothing has run, and the call is sent again with the text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST: Final = MOST_PARTS
 
 _NO_SUCH_SCRIPT: Final = b"-NOSCRIPT"
 _NOT_BY_DIGEST: Final = re.compile(rb"-(?:NOPERM [^\r]*'evalsha'|ERR unknown command)").match
-"""The script itself may fail with NOPERM, for a command that it runs."""
+"""Any other NOPERM is the script's own error, for a command that it runs."""
 
 
 class Taken(NamedTuple):
@@ -105,7 +105,7 @@ class Joint:
         return self._call.encode(self._by_digest)
 
     def _settle(self) -> None:
-        """Pass each client its reply, or send the text if the digest did not work."""
+        """Pass each client its reply, or resend as EVAL if EVALSHA was refused."""
         said = b"".join(self._pieces)
         self._pieces.clear()
         if self._by_digest and said[:1] == b"-":
@@ -160,7 +160,7 @@ class Joint:
             port.lost()
 
     def _give_back(self, _: bytes) -> None:
-        """Have each client send its request over its own connection: none has run, or all may run twice."""
+        """Have each client send its request over its own connection: none has run, or all can run twice."""
         ports, self._left = self._left, []
         for port in ports:
             port.give_back(port.request)

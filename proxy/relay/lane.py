@@ -86,7 +86,7 @@ class Lane(Droppable):
         room: limits the replies that wait for clients.
         changed: called when the lane can take requests, or no longer can.
         ran: as in `Load`.
-        may_resend: whether its requests may be sent again, because they change nothing.
+        may_resend: whether its requests can be sent again, because they change nothing.
         retires: whether a client that gets replies of many parts should return to its own connection.
 
     Attributes:
@@ -188,8 +188,8 @@ class Lane(Droppable):
         return there
 
     def lack_script(self, script: Hashable, *, for_good: bool) -> None:
-        """Note that the server lacks the text of a script, which is sent now; or with `for_good`, that digests do not
-        work here."""
+        """Note that the server lacks a script, whose text is sent now; or, with `for_good`, that digests do not work
+        here."""
         if for_good:
             self._scripts = None
         elif self._scripts is not None:
@@ -309,7 +309,8 @@ class Lane(Droppable):
         self._overcome(Obstacle.SLOW_CLIENT)
 
     def rescue(self) -> None:
-        """Let clients behind a long reply resend their requests over their own connections; drop the replies here."""
+        """Have clients behind a long reply resend their requests over their own connections, and drop the replies on
+        this one."""
         if self.state is not State.OPEN:
             return
         behind = {port: None for port in islice(self._ports, 1, None) if port.request}
@@ -341,7 +342,8 @@ class Lane(Droppable):
             self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the server's close: unanswered requests get no reply, except those that may run again."""
+        """Handle the server's close: unanswered requests that can run twice are given back, to be resent; others get no
+        reply."""
         if self.state is State.LOST:
             return
         self.state = State.LOST

@@ -41,7 +41,8 @@ AGAIN_SECONDS: Final = 1.0
 """Minimum time between two attempts to open a lane of a group."""
 
 REFUSED_SECONDS: Final = 60.0
-"""How long not to try again after the server has refused a lane, usually because it is logged in as another user."""
+"""How long not to try again after the server has refused a lane, usually because the lane is logged in as another
+user."""
 
 TICK_SECONDS: Final = 0.1
 """How often to check the lanes. A lane is held up if replies are outstanding and none arrives for this long."""
@@ -159,7 +160,7 @@ class Lanes:
         self._dirty.append(group)
 
     def flush(self) -> None:
-        """Send what was collected. Called at the end of a turn, and before judging anything that may give a key a
+        """Send what was collected. Called at the end of a turn, and before judging anything that might give a key a
         deadline."""
         dirty = self._dirty
         if dirty:
@@ -436,7 +437,7 @@ class Group:
     def _guard(
         self, guarded: dict[Port, bytes], ports: list[Port], requests: list[bytes], lane: Lane
     ) -> tuple[list[Port], list[bytes]]:
-        """Put a question for the next deadline of the guarded reads' keys in front of a batch.
+        """Put a request for the next deadline of the guarded reads' keys in front of a batch.
 
         A late read is sent again over the client's own connection.
         """

@@ -23,12 +23,12 @@ RESCUE_SECONDS: Final = 0.1
 
 LOOK_SECONDS: Final = 0.02
 PATIENT_LOOKS: Final = 3000
-"""How many consecutive looks may find that a client has read nothing, if nobody waits for it: 60 s. (For a slow reader
-the system takes more data only now and then.)"""
+"""After so many checks in a row at which a client has read nothing, it is closed, if nobody waits for it: 60 s. (For a
+slow reader the system takes more data only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The limit if requests that must not run twice may wait behind the reply: 5 s. Also the limit for all looks during one
-reply at which others wait, even if the client reads."""
+"""The same limit on a connection whose requests must not run twice: 5 s. Also the limit for all checks during one reply
+at which others wait, even if the client reads."""
 
 
 class Host(Protocol):
@@ -36,7 +36,7 @@ class Host(Protocol):
 
     @property
     def may_resend(self) -> bool:
-        """Whether requests on this connection may be sent again."""
+        """Whether requests on this connection can be sent again."""
 
     @property
     def lost(self) -> bool:
@@ -57,7 +57,7 @@ class Host(Protocol):
         """Resume reading."""
 
     def rescue(self) -> None:
-        """Have clients behind the reply resend their requests over their own connections."""
+        """Resend the requests behind the reply over their clients' own connections."""
 
 
 class LongReply:
@@ -70,7 +70,7 @@ class LongReply:
 
     Attributes:
         come: bytes of the reply received so far.
-        waits_for: the client that must read more of it before the server is read again.
+        waits_for: the client that must read more of the reply before the server is read again.
     """
 
     def __init__(self, host: Host, room: Room, most_lines: int) -> None:

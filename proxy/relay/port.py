@@ -36,7 +36,7 @@ class Port:
         settled: if set, called when the request has been answered.
         retire: called if sharing does not pay for this client: it got a long reply, or one of many parts.
         lost: called if the reply will not arrive.
-        returned: takes back a request to be sent over the client's own connection: it has not run, or may run twice.
+        returned: takes back a request to be sent over the client's own connection: it has not run, or can run twice.
         backlog: returns how many bytes of replies wait for the client to read them.
         broke: called with an exception that `deliver` or `settled` raised.
     """
@@ -66,7 +66,7 @@ class Port:
         self.broke: Callable[[Exception], None] = drop
 
     def give_back(self, request: bytes) -> None:
-        """Have the client send a request over its own connection: it has not run, or may run twice."""
+        """Have the client send a request over its own connection: it has not run, or can run twice."""
         self.busy = False
         try:
             self.returned(request)

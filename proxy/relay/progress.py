@@ -79,5 +79,6 @@ class Progress:
 
     @property
     def drops(self) -> bool:
-        """Whether ending now would drop requests of the client; otherwise what was sent precedes the end."""
+        """Whether ending now would drop requests of the client; otherwise the server reads everything before the
+        end."""
         return not self._upstream.ends_by_halves or self._session.held > 0 or self._session.unfinished

@@ -28,7 +28,7 @@ ANEW_SECONDS: Final = 3.0
 a server that closes idle connections (`timeout`) does not close an active client's."""
 
 TOUCH_SECONDS: Final = 0.25
-"""How long to wait for that next request before the proxy sends its own over the client's connection."""
+"""How long to wait, after `ANEW_SECONDS`, for the client's next request before the proxy sends one of its own."""
 
 DOZE_SECONDS: Final = 1.0
 """How long to pause checks of a client that sends no small requests."""
@@ -41,13 +41,13 @@ RETIRE_SECONDS: Final = 10.0
 tries alone cannot find out that many would share."""
 
 DOZE_AFTER: Final = 64
-"""Number of chunks since the server was last asked that could not be shared, after which checks pause."""
+"""After so many chunks that could not be shared, since the server was last asked, checks pause."""
 
 MOST_PATIENCE: Final = 1024
 """Maximum number of small requests in a row to wait for before the server is asked."""
 
 SELDOM_FROM: Final = 64
-"""If the server is asked only after this many requests, only one in `SELDOM` is checked."""
+"""If so many requests in a row, or more, must come before the server is asked, only one in `SELDOM` is checked."""
 
 SELDOM: Final = 8
 """How many requests a checked one counts for."""
@@ -92,7 +92,7 @@ class Client(Protocol):
 
 
 class Patience:
-    """How long to observe a client before the server is asked whether it may share.
+    """How long to observe a client before the server is asked for its identity.
 
     Each time that sharing did not pay, wait for twice as many small requests in a row. From `SELDOM_FROM` on, check
     only one in `SELDOM`.
@@ -214,7 +214,7 @@ class Sharing:
         """Return the function that takes bytes from the client.
 
         Args:
-            own: takes them while they go over the client's own connection.
+            own: takes the bytes while they go over the client's own connection.
         """
         if self.state is State.SHARED:
             return self._shared_receiver()
@@ -315,7 +315,7 @@ class Sharing:
         self._host.rebind()
 
     def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
-        """Return the function that takes requests for joint calls, if this client's may use them."""
+        """Return the function that takes this client's requests for joint calls, while its state allows that."""
         ground, may_go = self._ground, self._session.may_go_jointly
         latest = ground.checks.latest
 

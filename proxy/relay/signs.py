@@ -47,7 +47,7 @@ class Signs(Sender):
         return lambda: bool(passed) or not replies.outstanding
 
     def before(self) -> Passed | None:
-        """Return a check whether what was sent before the open transaction has been answered."""
+        """Return a function that tells whether everything sent before the open transaction has been answered."""
         return self._session.has_begun_transaction
 
     def heard(self) -> int | None:
@@ -56,7 +56,7 @@ class Signs(Sender):
 
 
 class Departed(Sender):
-    """The sign of a client that has gone: what it sent has run when the server has read everything and closes.
+    """Replaces signs for a client that has gone: its requests have run when the server has read everything and closes.
 
     Args:
         upstream: the server's side.
@@ -66,7 +66,7 @@ class Departed(Sender):
         self._upstream = upstream
 
     def ask(self) -> Passed:
-        """Wait for the end."""
+        """Return a function that tells whether the connection has ended."""
         upstream = self._upstream
         return lambda: upstream.lost
 

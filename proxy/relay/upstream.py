@@ -160,12 +160,12 @@ class UpstreamConnection(Droppable):
 
     @property
     def unsent(self) -> int:
-        """Bytes that the server has not taken yet."""
+        """Bytes that the transport still has to send."""
         return 0 if self.lost else self._transport.get_write_buffer_size()
 
     @property
     def untaken(self) -> int:
-        """Bytes that are still to be sent to the server."""
+        """Bytes that the transport and the system still have to send."""
         return 0 if self.closing else untaken(self._transport)
 
     def counts(self) -> tuple[int, int]:
@@ -300,7 +300,7 @@ class UpstreamConnection(Droppable):
         for others' data, which would otherwise be handed over to it in vain.
 
         Returns:
-            Whether the server was told; not if something is still to be sent.
+            Whether the server was told: false if something is still to be sent.
         """
         if self.ends_by_halves or self.closing or self._transport.get_write_buffer_size():
             return False
@@ -349,7 +349,7 @@ class UpstreamConnection(Droppable):
             self._transport.abort()
 
     def _salvage(self) -> None:
-        """Deliver the server's last reply after it closed and a request that it had not read reset the connection.
+        """Deliver the server's last reply after the server closed and an unread request reset the connection.
 
         The loop gives up at the failed write; the reason (too many clients, a protocol error) can still be read.
         """

@@ -1,4 +1,4 @@
-"""Watch a client while something waits for replies: it may end while the server never gets to its requests.
+"""Watch a client while something waits for replies: the client may end while the server never gets to its requests.
 
 Its tests: tests/test_vigil.py.
 """
@@ -14,14 +14,14 @@ from proxy.relay.progress import Progress
 from proxy.relay.state import Course
 
 LOOK_SECONDS: Final = 1.0
-"""How often to check whether the client has gone: its socket may not be being read."""
+"""How often to check whether the client has gone: the proxy may not be reading from it."""
 
 FIRST_LOOK_SECONDS: Final = 0.02
-"""How long to wait before checking a client again that has ended; doubled each time, up to `LOOK_SECONDS`."""
+"""How long to wait before a client that has ended is checked again; doubled each time, up to `LOOK_SECONDS`."""
 
 PATIENT_SECONDS: Final = 30.0
-"""How long the server may be silent to a client that has ended and has no blocking request, while it answers others: it
-may be in CLIENT PAUSE."""
+"""How long the server may be silent to a client that has ended and has no blocking request, while it answers others:
+CLIENT PAUSE may be on."""
 
 READ_AT_ONCE: Final = 16 * 1024
 """Minimum number of bytes that a server reads from a connection in each of its turns."""
@@ -50,7 +50,7 @@ class Host(Protocol):
         """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, in limited time."""
 
     def note_silence(self, *, silent: bool) -> None:
-        """Record whether the server has been silent since the last look."""
+        """Record whether the server has been silent since the last check."""
 
     def vigil_ended(self) -> None:
         """Note that the vigil is over."""
@@ -83,7 +83,7 @@ class Vigil:
         self._task: asyncio.Task[None] | None = start(self._keep())
 
     def note_end(self) -> None:
-        """Note that the client has ended, and look at once."""
+        """Note that the client has ended, and check at once."""
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -119,7 +119,7 @@ class Vigil:
             host.vigil_ended()
 
     async def _rest(self, looks: int) -> None:
-        """Wait until the next look; `looks`: their number since the client ended."""
+        """Wait until the next check; `looks`: the number of checks since the client ended."""
         if looks:
             await asyncio.sleep(min(LOOK_SECONDS, FIRST_LOOK_SECONDS * 2 ** min(looks - 1, 10)))
         else:

@@ -1,4 +1,4 @@
-"""Find the keys to which a request may add members without a script that checks which members are absent.
+"""Find the keys to which a request might add members unchecked: no script sees which are absent.
 
 Its tests: tests/test_lives.py.
 """
@@ -12,7 +12,7 @@ from proxy.wire.request import Kind, Request
 
 
 def blind_keys(command: Command, request: Request, *, limited: bool) -> list[bytes]:
-    """Return the keys to which a request may add members unchecked; `limited`: whether scripts may be refused."""
+    """Return the keys to which a request might add members unchecked; `limited`: the user may not run every script."""
     effect = command.effect
     if limited and effect is Effect.MOVE_MEMBER:
         return (command.keys(request.arguments) or [])[1:]
@@ -24,14 +24,15 @@ def blind_keys(command: Command, request: Request, *, limited: bool) -> list[byt
 
 
 def is_count_by_script(command: Command, request: Request) -> bool:
-    """Return whether a script can replace a request of `Effect.COUNT` if the reply can be amended."""
+    """Return whether a request is a whole one of `Effect.COUNT`: a script can replace it if its reply can be
+    amended."""
     return command.effect is Effect.COUNT and request.kind is Kind.WHOLE
 
 
 def absent(
     coverage: Coverage, command: Command, request: Request, *, limited: bool, amends: bool = False
 ) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-    """Return the covered keys to which a request may add members unchecked, each with these members; None for any.
+    """Return the covered keys to which a request might add members unchecked, each with these members (None for any).
 
     `amends`: whether the request's reply can be amended.
     """

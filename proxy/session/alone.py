@@ -24,11 +24,11 @@ KEYS_AT_ONCE: Final = 500
 """Maximum number of keys that one script looks at."""
 
 MOST_KEYS: Final = 2_000
-"""Maximum number of keys in a request that gets a script in front: with more, the look at the first key would be too
+"""Maximum number of keys in a request that gets a script in front: with more, the result for the first key would be too
 old when the last is reached."""
 
 GIVEN_UP_MS: Final = 1_000
-"""How long to stop trying after the server has refused a removal, as a replica does."""
+"""How long to try no removals after the server has refused one, as a replica does."""
 
 _LOOKED_MS: Final = 2 * AHEAD_MS
 """How far ahead to read the index for requests that do not name their keys."""
@@ -42,14 +42,14 @@ FEW_DEADLINES: Final = 500
 with more."""
 
 _REMEMBERED: Final = 1_000
-"""Maximum number of keys whose number of deadlines a connection remembers."""
+"""Maximum number of keys for which a connection remembers how many deadlines they have."""
 
 _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 """Error codes of a cluster node for keys that it does not have or serve. Nothing can be done for such keys."""
 
 
 _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [], [])
-"""What `clear` returns if it has done nothing."""
+"""Stands for the reply of the script `clear` if it has done nothing."""
 
 
 class Alone:
@@ -113,7 +113,8 @@ class Alone:
         return self._void(absent, replies, now) if absent else None
 
     def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
-        """Return the script directly in front of a request, for deadlines passed since `ask`; arguments as there."""
+        """Return the scripts that go directly in front of a request, for deadlines passed since `ask`; same
+        arguments."""
         self._voiding = None
         if self.has_given_up(now):
             return b""
@@ -160,7 +161,7 @@ class Alone:
     def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
         """Return whether the keys have so few deadlines that one front handles all of them; None if not known.
 
-        `asked`: whether the server has been asked for this request. Then its answer counts even if it has expired.
+        `asked`: whether the server has been asked for this request. If so, its answer counts, however old.
         """
         few = True
         for key in keys:

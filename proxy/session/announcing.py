@@ -48,8 +48,8 @@ def keys_expected(
     """Return the keys that may get deadlines from the transactions in a chunk.
 
     Requests queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is parsed: a
-    value that looks like such a request yields a superfluous key, which does no harm. The same holds for a request
-    without its optional time, if another request in the chunk has one.
+    value that looks like such a request yields a superfluous key, which does no harm. So does a request without its
+    optional lifetime (`EX` …), if another request in the chunk has one.
 
     Args:
         data: the bytes received.
@@ -77,7 +77,7 @@ def keys_expected(
 
 
 class Announcing:
-    """Finds the keys to which a connection's requests may give their first deadlines.
+    """Finds the keys to which a connection's requests might give their first deadlines.
 
     Args:
         ground: what all sessions share.
@@ -88,7 +88,7 @@ class Announcing:
     Attributes:
         ahead: the received chunk, and the position in it after the request that is being judged; empty if the reader
             has the chunk.
-        expected: keys to which transactions in the last bytes received may give deadlines.
+        expected: keys to which transactions in the last bytes received might give deadlines.
     """
 
     __slots__ = ("_coverage", "_ground", "_owner", "_reader", "_standing", "ahead", "expected")
@@ -110,7 +110,7 @@ class Announcing:
         self.expected = self.expected | found if more else found
 
     def question(self, command: Command | None, request: Request) -> Question | None:
-        """Return the question that covers and announces the keys to which a request may give first deadlines."""
+        """Ask to cover and announce the keys to which a request might give first deadlines; None if there are none."""
         keys = self.unconfirmed(command, request)
         if not keys:
             return None
@@ -133,7 +133,7 @@ class Announcing:
         return keys if not keys or self._standing.may_expire(keys) else []
 
     def first_keys(self, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys to which a request may give deadlines."""
+        """Return the keys to which a request might give deadlines."""
         command = self._ground.rewriter.command(arguments[0].upper())
         if command is None or not (keys := self._given_deadlines(command, arguments)):
             return []

@@ -32,7 +32,7 @@ class Arriving:
             self._unmade.add(shadow_of)
 
     def to_make_way_for(self, arrival: Arrival, ahead: Iterable[Arrival]) -> tuple[Arrival, ...]:
-        """Return the arrivals to prepare before a key may arrive, each once.
+        """Return the arrivals to prepare for before a key is forwarded, each once.
 
         A key whose shadow arrived first is left out: the shadow belongs to it. This happens if the other node's proxy
         is bypassed.

@@ -44,8 +44,8 @@ class Beside:
         self._metrics = metrics
 
     def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
-        """Return a request that changes nothing and that the server refuses in a transaction exactly when it would
-        refuse the client's request. None if the server would refuse the replacing script in the same cases."""
+        """Return a no-op that the server refuses in a transaction exactly when it would refuse the client's request.
+        None if the script that replaces that request is refused in the same cases."""
         terms = self._server.terms(command.name)
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None
@@ -78,8 +78,8 @@ class Beside:
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
         """Return the request that removes due members from keys in front of a transaction's requests on them.
 
-        The keys are not declared to a cluster node: it would refuse the whole transaction for one in a slot of another
-        node, which may be an argument that is no key.
+        The keys are not declared to a cluster node: it would refuse the whole transaction if an argument that is no key
+        were in another node's slot.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
         terms = terms._replace(declared=False)  # the server refuses its writes, not the script
@@ -87,7 +87,7 @@ class Beside:
         return evaluation(terms, "clear_front", front, [], declared=self._names.declared(()))
 
     def brackets(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the scripts around a HIMPORT SET, which replaces a whole value; none if no key is covered."""
+        """Return the scripts around a HIMPORT SET, which replaces a whole value; an empty list if no key is covered."""
         keys = command.keys(arguments) or []
         if command.effect is not Effect.IMPORT or not keys or not any(map(self._coverage.covers, keys)):
             return []

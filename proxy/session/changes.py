@@ -21,7 +21,7 @@ _ELSEWHERE: Final = frozenset((Effect.DATABASE, Effect.LOGIN, Effect.DISCARD, Ef
 """Effects that may change a connection's database or user."""
 
 _HELLO: Final = encode([b"HELLO"])
-"""Changes nothing, and its reply shows the protocol."""
+"""A request that changes nothing; its reply shows the protocol."""
 
 _STRANGER: Final = Login.STRANGER
 _KNOWN_AS_STRANGERS: Final = frozenset((Login.STRANGER, Login.ADMITTED))

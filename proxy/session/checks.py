@@ -43,7 +43,7 @@ class Checks:
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """The function that returns whether a chunk, which begins with a request, can be forwarded unchanged.
+        """A function that tells whether a chunk that begins with a request can be forwarded unchanged.
 
         Get it again when other proxies appear or disappear: the function changes.
         """

@@ -37,7 +37,7 @@ MOST_WORDS: Final = 1_000
 
 LONGEST_PATTERN: Final = 32
 """Maximum size of a pattern that is matched against the proxy's own commands, in bytes: twice their longest name. Any
-user may send it, and each byte may be tried on each byte of a name."""
+user can send one, and each of its bytes may be compared with each byte of a name."""
 
 MOST_STARS: Final = 4
 """Maximum number of stars in such a pattern: each adds a position to match from."""
@@ -145,7 +145,7 @@ def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
     Args:
         said: the reply, and pushes before or after it.
         amend: amends it.
-        crowded: whether other frames that are not pushes may be there; if so, the reply is not amended.
+        crowded: whether `said` may contain further frames that are not pushes; if it does, nothing is amended.
     """
     if not crowded and not said.startswith(b">") and b"\r\n>" not in said:
         return amend(said)  # splitting it takes milliseconds

@@ -206,7 +206,7 @@ class Dispatch:
                     transaction.rewritten(command, request.arguments, delay, marks=sure, having=known)
 
     def _bracket(self, command: Command, request: Request) -> bool:
-        """Send, between two scripts, a request that replaces a whole value; return whether that is possible."""
+        """Send, between two scripts, a request that replaces a whole value; return False if that is not possible."""
         standing, out = self._standing, self._out
         queued = standing.transaction is not None
         if not (out.can_put_aside if queued else out.amends and not standing.watched):

@@ -39,7 +39,7 @@ _FREE: Final = Next.FREE
 class Fronts:
     """Puts fronts before the requests of one connection.
 
-    A request gets a front only if a recent look has shown that its keys have few deadlines, and few that are due soon.
+    A request gets a front only if a recent front has shown that its keys have few deadlines, and few that are due soon.
     For other keys the engine does all the work.
 
     Args:
@@ -59,7 +59,7 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script directly before the next request is permitted and goes unnoticed by the client."""
+        """Return whether a script can go directly before the next request without the client noticing it."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)
@@ -72,7 +72,7 @@ class Fronts:
     def question(
         self, command: Command | None, request: Request, absent: Absent, now: float, *, asked: bool
     ) -> Question | None:
-        """Put the front for the next request; only if `may_be_put`.
+        """Put the front before the next request. Call only if `may_be_put`.
 
         Args:
             command: the request's entry in the table.
@@ -132,7 +132,7 @@ class Fronts:
         self._out.append(encode([b"ZMSCORE", names.index_for(keys[0]), *keys]))
 
     def _are_moving(self, keys: Collection[bytes]) -> bool:
-        """Return whether the keys are in several slots, or in a slot on its way."""
+        """Return whether the keys are in several slots, or in a slot that is moving."""
         names = self._ground.names
         if names.slots is None or not keys:
             return False

@@ -89,7 +89,7 @@ def matches(pattern: bytes, name: bytes) -> bool:
 
 
 def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
-    """Return the positions in a pattern, and the positions after stars that begin there."""
+    """Return the given positions in a pattern, and those that follow when stars at them match nothing."""
     passed = set(places)
     for position in places:
         while position < len(pattern) and pattern[position] == _STAR and position + 1 not in passed:

@@ -1,4 +1,4 @@
-"""Find in the list of users who may certainly run the scripts that replace stores, RENAME, COPY and MOVE.
+"""Find out from ACL LIST which users may certainly run the scripts that replace stores, RENAME, COPY and MOVE.
 
 Its tests: tests/test_presumed.py.
 
@@ -17,7 +17,7 @@ _NEEDED: Final = frozenset(b"eval exists time unlink select zadd zrem zrangebysc
 """Commands that the scripts run, besides the client's own, on keys without deadlines."""
 
 DANGEROUS: Final = frozenset(b"sort restore restore-asking migrate keys".split())
-"""The commands in the categories of `_SMALL` that scripts replace."""
+"""Those commands that scripts replace and that the rules in `_SMALL` forbid."""
 
 _SMALL: Final = frozenset((b"-@dangerous", b"-@admin"))
 """Rules that forbid no relevant command except those of `DANGEROUS`."""
@@ -41,14 +41,15 @@ class Grants:
     patterns: tuple[bytes, ...]
 
     def allow(self, command: bytes, names: list[bytes]) -> bool:
-        """Return whether the user may run the script that replaces a command, given in upper case, on some names."""
+        """Return whether the user may run, on some names, the script that replaces a command (in upper case)."""
         if not self.without.isdisjoint((*_NEEDED, command.lower())) or len(names) > _MOST:
             return False
         return all(any(_fits(pattern, name) for pattern in self.patterns) for name in names)
 
 
 def _fits(pattern: bytes, name: bytes) -> bool:
-    """Return whether a pattern certainly matches a name: a whole name or `beginning*`; others would take long."""
+    """Return whether a pattern certainly matches a name. Only `name` and `beginning*` are tried: others would take
+    long."""
     beginning, last = pattern[:-1], pattern[-1:]
     if _SPECIAL.search(beginning):
         return False
@@ -56,7 +57,7 @@ def _fits(pattern: bytes, name: bytes) -> bool:
 
 
 def read_grants(rules: Iterable[bytes]) -> Grants | None:
-    """Return what a user may do; None if the rules are not that simple.
+    """Return what a user may do; None if the rules are not simple ones.
 
     Args:
         rules: the words of the user's line in the reply to ACL LIST, from the fourth on.

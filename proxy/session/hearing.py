@@ -1,4 +1,4 @@
-"""Note CLIENT REPLY, which says what replies the client wants, and requests that apply to the next one.
+"""Note CLIENT REPLY, by which a client turns replies off and on, and requests that affect only the next one.
 
 Its tests: tests/test_strangers.py.
 """
@@ -22,14 +22,14 @@ _CACHING: Final = {word: encode([b"CLIENT", b"CACHING", word]) for word in (b"YE
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
-    """Return whether nothing may be put between a request and the next one. The proxy's own requests go before both."""
+    """Return whether a request must stay directly in front of the next one: the proxy's own requests go before both."""
     first = arguments[0].upper()
     caches = first == b"CLIENT" and len(arguments) > 2 and arguments[1].upper() == b"CACHING"
     return caches or first == b"ASKING"
 
 
 class Hearing:
-    """Notes what CLIENT requests change on one connection, and ASKING.
+    """Notes what CLIENT requests and ASKING change on one connection.
 
     Args:
         standing: the state of the connection.
@@ -48,10 +48,10 @@ class Hearing:
     def send(self, request: Request, *, joined: bool) -> Refusal | None:
         """Send a CLIENT request, or ASKING, and note what it changes.
 
-        `joined`: whether it stands between CLIENT CACHING and the request to which that applies.
+        `joined`: whether the request comes between CLIENT CACHING and the one to which that applies.
 
         Returns:
-            The error for the client instead; None if the request was sent.
+            The error to give the client; None if the request was sent.
         """
         standing, out, arguments = self._standing, self._out, request.arguments
         about = arguments[1].upper() if len(arguments) > 2 else b""
@@ -73,9 +73,9 @@ class Hearing:
         return None
 
     def send_of_stranger(self, request: Request) -> bool:
-        """Send a wish of a client that may not have logged in; return False if the request is not one.
+        """Send a CLIENT REPLY of a client that may not have logged in; return False for any other request.
 
-        The server may no longer require a login; then it would obey the wish itself and be silent.
+        The server may no longer require a login; then it would obey the request itself and be silent.
         """
         wish = self._wish_of(request)
         if wish is None:
@@ -84,7 +84,7 @@ class Hearing:
         return True
 
     def _wish_of(self, request: Request) -> Wish | None:
-        """Return the wish of a request, if the proxy has to act on it."""
+        """Return the wish that a CLIENT REPLY states; None if the proxy need not act on the request."""
         words = [word.upper() for word in request.arguments] if request.count == 3 else []
         if words[:2] != [b"CLIENT", b"REPLY"] or request.kind is not Kind.WHOLE:
             return None
@@ -116,8 +116,8 @@ class Hearing:
         self._out.wish_here(Wish.BEGINS, self._opening)
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Note the end of the open transaction. If it `runs`, a silence that it ends is over after the reply to
-        EXEC."""
+        """Note the end of the open transaction. If it `runs` and contains CLIENT REPLY ON, a silence is over after the
+        reply to EXEC."""
         if runs:
             self._out.wish_here(Wish.RAN if self._wants_all else Wish.HEARD)
         self._wants_all = False
@@ -125,7 +125,7 @@ class Hearing:
     def start_anew(self) -> None:
         """Note that a RESET has been sent, which turns all replies on again and logs the client out.
 
-        A sign behind it shows from where on replies can prove another login.
+        Only replies behind the sign that follows the RESET can prove another login.
         """
         if self._standing.replies.silence.suspected:
             self._out.wish_here(Wish.ANEW)

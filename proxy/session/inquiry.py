@@ -74,7 +74,7 @@ class Inquiry:
         self._arriving: Arriving | None = None  # once another cluster node has sent keys
 
     def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """Return what has to be done before a request may go.
+        """Return what has to be done before a request is sent.
 
         Called in a transaction too, and again before its EXEC, because the server may have refused the MULTI.
 
@@ -171,7 +171,7 @@ class Inquiry:
     def _unclear(self, command: Command, request: Request) -> tuple[bytes, ...]:
         """Return the keys that decide whether a request of a user with limited permissions needs a script.
 
-        Empty if the user may certainly run the script, which is then always used: the keys may have deadlines when it
+        Empty if the user certainly may run the script: then it is always used, as the keys might have deadlines when it
         runs.
         """
         keys = tuple(filter(self._coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
@@ -181,7 +181,7 @@ class Inquiry:
         return keys
 
     def _arrivals(self, request: Request) -> tuple[Arrival, ...]:
-        """Return the keys that must be prepared for before a key may arrive from another cluster node."""
+        """Return the arrivals to prepare for before a key from another cluster node is forwarded."""
         if self._arriving is None:
             self._arriving = Arriving()
         arrival = self._moves.arrival(request.arguments, request.count)

@@ -166,7 +166,7 @@ class Intake:
 
     @property
     def is_in_part(self) -> bool:
-        """Whether the server has received only part of a request: not while its head is held, but while a later part
+        """Whether the server has received only part of a request: false while the head is held, true while a later part
         is."""
         if self._judge.pending is not None:
             return self._judge.pending.kind is Kind.BODY
@@ -174,7 +174,7 @@ class Intake:
 
     @property
     def has_begun(self) -> bool:
-        """Whether only part of a request has been received."""
+        """Whether only part of a request has come from the client."""
         pending = self._judge.pending
         waits = pending is not None and pending.kind is Kind.HEAD
         return waits or self.is_in_part or bool(self._tail) or self.reader.memory > 0
@@ -463,7 +463,7 @@ class Intake:
             raise RequestTooLargeError
 
     def refused_at_its_head(self, what: str, beginning: bytes) -> RefusedAtItsHeadError:
-        """Return the error for a request that is rejected before it is complete; `what` names what is invalid."""
+        """Return the error for a request that is rejected before it is complete; `what` names the invalid part."""
         self._out.sign_before_last(loud=True)
         return RefusedAtItsHeadError(what, self.take_out() + beginning)
 

@@ -104,7 +104,7 @@ class Judge:
         self._replied = False  # whether earlier requests had been answered when `question` was asked
 
     def take(self) -> tuple[Question | None, Request | None]:
-        """Return and clear the question, answered or unanswerable, and the request that waits for it."""
+        """Return and clear the question, whether or not it could be answered, and the request that waits for it."""
         taken = self.question, self.pending
         self.question = self.pending = None
         return taken
@@ -189,7 +189,8 @@ class Judge:
         standing.end = End.BROKEN
 
     def _pass(self, part: Request, now: float) -> None:
-        """Send on a part of a request whose head has been judged, or that will not run."""
+        """Send on, unjudged, a later part of a request, invalid bytes, or whatever follows a QUIT or CLUSTER
+        SYNCSLOTS."""
         if part.kind is Kind.BODY and not self._reader.within:
             self.question = self._upload.last_look()
         if self.question is None:
@@ -202,9 +203,9 @@ class Judge:
         return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
 
     def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """Ask the server what the user may do if a script may replace a request. Not within a transaction.
+        """If a script might replace a request, ask the server for the user's permissions. Not within a transaction.
 
-        If the question of this request has been `replied` to, the answer is valid however long it took.
+        If the server has `replied` for this request, the answer is valid however long it took.
         """
         rights = self._standing.rights
         if not self._standing.askable or not rights.unsure(now) or (replied and not rights.unasked):
@@ -223,8 +224,8 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _first_may_be_set(self) -> bool:
-        """Return whether the transaction may set a first deadline: one is expected, or other proxies may have to
-        know."""
+        """Return whether the transaction might set a first deadline that matters: one is expected, or there are other
+        proxies."""
         return self._ground.coverage.shared or bool(self._announcing.expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
@@ -261,7 +262,7 @@ class Judge:
         return question
 
     def judge_again(self, request: Request, question: Question, now: float, *, answered: bool) -> None:
-        """Go on with a request whose question was answered or could not be."""
+        """Go on with a request after its question was answered, or could not be answered."""
         command = self._ground.command(request.arguments[0])
         replied = self._replied or question.replied
         if question.covers and self._announcing.unconfirmed(command, request):

@@ -15,11 +15,11 @@ from proxy.wire.request import Request
 
 
 class Keyspace:
-    """Replaces these commands by scripts while the proxy's own keys may exist.
+    """Replaces KEYS, SCAN, DBSIZE and RANDOMKEY by scripts while the proxy's own keys may exist.
 
     Args:
         names: the names of the proxy's own keys.
-        coverage: knows whether these keys may exist.
+        coverage: knows whether the proxy's own keys may exist.
         server: the server's commands.
         calls: encodes the scripts.
     """

@@ -1,9 +1,9 @@
-"""Tell whether the server's notice of a client's end could cost it a reply that it wants.
+"""Tell whether a client could lose a reply that it wants if its half close were forwarded now.
 
 Its tests: tests/test_silence.py.
 
-A server that notices the end drops what it has not sent yet. The server is never silent, so that may be large replies
-that the client does not want, with one behind them that it does want and would have got.
+On a half close the server drops the replies that it has not sent yet. As it is never silent, these may be large replies
+that the client has turned off, and behind them one that the client wants.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.wire.pieces import Wish
 
 
 class Loss:
-    """What one client could lose, in the order of what it has sent.
+    """What one client could lose, by the order of its requests.
 
     Args:
         standing: the state of the connection.
@@ -31,8 +31,8 @@ class Loss:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the client could lose a reply, or a message, if the server noticed its end now, unless a request
-        blocks."""
+        """Whether the client could lose a reply, or a message, if its half close were forwarded now. False once the
+        server has reached a request that may block."""
         standing = self._standing
         if not standing.replies.silence.suspected or self.has_reached_blocker:
             return False
@@ -40,7 +40,7 @@ class Loss:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether no sign has come yet behind the last place where a wanted reply may follow others."""
+        """Whether no sign has been answered yet behind the last place where a wanted reply may follow unwanted ones."""
         return self._mixed >= self._standing.replies.settled
 
     @property
@@ -50,11 +50,11 @@ class Loss:
 
     @property
     def awaits_next(self) -> bool:
-        """Whether the last thing that was sent is a SKIP: what comes behind it has to be noted."""
+        """Whether a SKIP was sent last: the request that follows it has to be noted."""
         return self._behind >= 0
 
     def reach(self) -> Callable[[], None]:
-        """Return the function to call when the next sign comes, which is in front of a request that may block."""
+        """Return the callback for the next sign, which stands in front of a request that may block."""
         number = self._standing.replies.next_number
 
         def found() -> None:
@@ -63,7 +63,7 @@ class Loss:
         return found
 
     def expect_wish(self, place: int) -> None:
-        """Note that a wish will be put at a place."""
+        """Note that a wish will be put at a place in the stream."""
         self.look(place)
         if not self._standing.replies.silence.suspected:
             self._reached = -1  # since then the server may have gone on: replies were passed on unseen
@@ -83,7 +83,7 @@ class Loss:
             self._mixed = self._standing.replies.next_number
 
     def look(self, place: int, *, sent: bool = False) -> None:
-        """Note whether something stands behind a SKIP, before `place`: the reply after it is wanted.
+        """Note whether a request has followed the last SKIP, before `place`: then replies are wanted again.
 
         `sent`: whether everything before `place` is sent now, so that places begin at 0 again.
         """

@@ -31,7 +31,7 @@ class Marks:
         self.alarm = Alarm()
 
     def expect(self, keys: Iterable[bytes], deadline: float) -> None:
-        """Note that keys get deadlines, the earliest in Unix ms, so that the sweeper wakes then."""
+        """Note that keys get deadlines, of which `deadline`, in Unix ms, is the earliest: the sweeper wakes then."""
         self.alarm.set(deadline)
         if self._names.slots is not None:
             self._names.slots.changed.update(map(slot, keys))

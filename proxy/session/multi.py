@@ -22,7 +22,7 @@ LOOKED_AHEAD: Final = 16 * 1024
 """How far to search a transaction for keys with due members, in bytes."""
 
 _BOUNDS: Final = frozenset((Effect.EXEC, Effect.DISCARD, Effect.DATABASE))
-"""After these, a name is a key of another transaction or database."""
+"""Effects after which a name is a key of another transaction or database."""
 
 
 class Multi:
@@ -75,10 +75,10 @@ class Multi:
     ) -> None:
         """Remove due members in front of a request that is about to be queued.
 
-        This covers deadlines that pass while the transaction waits in the server.
+        That includes members that become due while the transaction waits in the server.
 
         Not for a client with CLIENT TRACKING: it would get invalidations of the proxy's own keys and, with NOLOOP, none
-            for the removed members.
+        for the removed members.
 
         Args:
             transaction: the open one.

@@ -53,8 +53,8 @@ class Form:
         by_option: whether the option `EX` or `PX` must precede the delay.
         noun: the keyword that must follow the delay, in front of the number of members, which must be one; empty for
             none.
-        written_at: the position where the member to write, with its value, begins; 0 if the form writes none. The
-            script gets these, then the delay in ms.
+        written_at: the position of the member to write, which its value may follow; 0 if the form writes none. The
+            script gets these arguments, then the delay in ms.
         longest: maximum delay, in ms.
         end: the end of the arguments that the script gets; they begin after the key.
         of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
@@ -100,7 +100,7 @@ class Operation(NamedTuple):
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
 
 _ALIKE: Final = "aAEWeo", "rp", "t"
-"""The forms that one call may mix. Others may not be mixed, because the server's terms differ for requests that take
+"""Groups of forms: one call can mix those of a group. Between groups the server's terms differ: for requests that take
 memory, that take none, and that only read."""
 
 _OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
@@ -128,7 +128,8 @@ class Operations:
         self._forms: dict[tuple[bytes, int, bytes], Form | None] = server.worked_out
 
     def form(self, name: bytes, size: int, unit: bytes = b"") -> Form | None:
-        """Return the form of a command, as spelled, with `size` arguments; None if unknown.
+        """Return the form of requests with this command name, in the client's spelling, and `size` arguments; None if
+        none.
 
         `unit`: the last of five arguments.
         """

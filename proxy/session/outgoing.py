@@ -36,10 +36,10 @@ class Outgoing:
 
     Attributes:
         append: appends bytes.
-        caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be.
+        caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be queued.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
-        logged_out: the number of the sign behind the last RESET, before which no reply proves a login; -1 for none.
-        loss: tells whether the client could lose a reply by its end.
+        logged_out: the number of the sign behind the last RESET: no reply before that sign proves a login; -1 for none.
+        loss: tells whether the client could lose a reply if its half close were forwarded.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
         queued: how many requests of the client have been sent behind its MULTI.
     """
@@ -88,7 +88,7 @@ class Outgoing:
         return out
 
     def bind(self) -> None:
-        """Keep the next request directly after the last one, such as CLIENT CACHING, which refers to it."""
+        """Keep the next request directly behind the last one, which refers to it, as CLIENT CACHING does."""
         self._pinned_at = len(self._parts)
 
     @property
@@ -96,10 +96,11 @@ class Outgoing:
         return self._pinned_at == len(self._parts)
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
-        """Return a sign whose reply is replaced by `reply` for the client; `found` is called when it comes.
+        """Return a sign whose reply is replaced by `reply` for the client; `found` is called when the sign's reply
+        comes.
 
-        `fails`: whether it replaces a request that fails: then it is a loud sign, which aborts a transaction. Only a
-        loud sign may stand directly after CLIENT CACHING.
+        `fails`: whether the sign replaces a request that fails: then it is a loud one, which aborts a transaction. Only
+        a loud sign may stand directly after CLIENT CACHING.
         """
         assert fails or not self._is_pinned
         self._mark_front()
@@ -110,7 +111,7 @@ class Outgoing:
         """Send a request that says which replies the client wants, and act on its reply. Not in a transaction.
 
         Args:
-            wish: what it says.
+            wish: what the request says.
             request: the request.
             caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels it, so it is
                 sent again.
@@ -164,7 +165,7 @@ class Outgoing:
         """Put a request of the proxy's own before the next one, if a reply can be expected there.
 
         `hear` gets the reply, as in `ReplySubstitution.enclose`. The signs are silent only if the server certainly
-        accepts them: no later request may come that would reveal a refusal.
+        accepts them: perhaps no later request comes that would reveal a refusal.
         """
         standing = self._standing
         unproved = standing.askable and standing.login is _UNPROVED  # then the signs are loud
@@ -186,8 +187,8 @@ class Outgoing:
         self.replace(request, instead)
 
     def precede_blocker(self) -> None:
-        """Put a sign before the next request, which may block, if the client may not want all replies: it shows that
-        the server has sent all that it has to send before."""
+        """If the client may not want all replies, put a sign before the next request, which may block: its reply shows
+        that the server has sent everything before."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.next is _FREE and not self._is_pinned:
             self.append(self.expect(b"", found=self.loss.reach()))
@@ -212,7 +213,7 @@ class Outgoing:
     # The replies of a transaction.
 
     def begin_transaction(self) -> None:
-        """Reserve a place in front of the next request, a MULTI."""
+        """Reserve room for a sign before the coming MULTI."""
         self._asides = Asides()
         self._asides.note(Whose.CLIENT)
         self._front = len(self._parts)
@@ -227,7 +228,7 @@ class Outgoing:
 
     @property
     def can_put_aside(self) -> bool:
-        """Whether the proxy's own requests may be queued beside the client's."""
+        """Whether the proxy's own requests can be queued beside the client's."""
         asides, standing = self._asides, self._standing
         return asides is not None and not (asides.shut or self.caching_queued or standing.limited)
 
@@ -251,8 +252,8 @@ class Outgoing:
             call: the call.
             count: how many requests it replaces.
             took_long: called with the number of a key if the reply names one.
-            guard: a request to put in front, which the server refuses as it would refuse those requests; None if it
-            refuses the call itself in the same way.
+            guard: a request to put in front, which the server refuses as it would refuse those requests; None if the
+                server refuses the call itself in the same cases.
         """
         assert self._asides is not None  # else the client would get the call's array as one reply
         self._asides.put_together(Call(count, took_long))
@@ -262,7 +263,7 @@ class Outgoing:
         self.queued += count
 
     def amend(self, amend: Callable[[bytes], bytes]) -> bool:
-        """Amend the reply to the request that is about to be queued with a function.
+        """Have a function amend the reply to the request that is about to be queued.
 
         Returns:
             False if that is not possible; then the client gets the server's reply.
@@ -275,7 +276,7 @@ class Outgoing:
 
     @property
     def takes_asides(self) -> bool:
-        """Whether replies may be taken out of the open transaction's replies."""
+        """Whether the proxy's own replies can be taken out of the open transaction's."""
         return self._asides is not None
 
     def shut(self) -> None:

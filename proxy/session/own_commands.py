@@ -54,7 +54,7 @@ class OwnCommands:
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:
         """Return the deadline that a request sets, in ms from now, as `deadline_of` computes it.
 
-        None if it sets none, or if the server will refuse it.
+        None if the request sets none, or if the server will refuse the request.
         """
         if command.effect is not Effect.EXPIRE:
             return math.inf
@@ -86,8 +86,8 @@ class OwnCommands:
             arguments: the request.
             now: the server's clock, in Unix ms.
             owner: the connection's pipeline.
-            transaction: the open transaction in which it is about to be queued.
-            marks: whether the rest of the transaction treats its key as one with deadlines.
+            transaction: the open transaction in which the request is about to be queued.
+            marks: whether to judge the rest of the transaction as if the request's key had deadlines.
         """
         name = command.name
         try:

@@ -3,8 +3,7 @@
 Its tests: tests/test_acl.py.
 
 Before a first deadline is set, other clients wait, and their uploads and transactions may fail. Do none of this for a
-user
-whose request the server would reject.
+user whose request the server would reject.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Permits:
     """What is known about the permissions of one connection's user.
 
     Attributes:
-        unclear: keys that may have got deadlines without a check whether the user may set them.
+        unclear: keys that might have got deadlines, though it was not checked whether the user may set them.
     """
 
     __slots__ = ("_granted", "_room", "_singly", "_tried", "_unclear_room", "unclear")

@@ -1,4 +1,4 @@
-"""Requests that one connection has sent and the server may not have run, for which others may have to wait.
+"""Sent requests of one connection that the server may not have run yet: other connections may have to wait for them.
 
 Its tests: tests/test_streams.py.
 """
@@ -19,7 +19,7 @@ class Sender:
         return None
 
     def before(self) -> Passed | None:
-        """In a transaction, return a function that returns whether everything before it was answered; None if unknown.
+        """In a transaction, return a function that tells whether everything before MULTI was answered; None if unknown.
 
         Queued requests do not run before EXEC, so others need not wait for them.
         """

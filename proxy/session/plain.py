@@ -65,8 +65,8 @@ FREE: Final = _spelled(INDIFFERENT)
 """Commands that are never judged, whatever keys they name."""
 
 FREE_OF_BLIND: Final = FREE | STRINGS
-"""Commands that are forwarded unchanged if a key is covered only because the proxy is blind. They may find a key whose
-last members are due."""
+"""Commands that are forwarded unchanged if a key is covered only because the proxy is blind. They may see a key that
+exists only by due members."""
 
 _LONGEST_READ: Final = 99
 """Longest argument of a read that is matched without being parsed, in bytes."""

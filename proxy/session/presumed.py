@@ -16,7 +16,8 @@ class Presumed:
 
     Attributes:
         given: keys to which queued requests may give deadlines.
-        without: keys that had no deadlines when a request, which would else need a script, was queued unchanged.
+        without: keys that had no deadlines when a request that needs a script on keys with deadlines was queued
+            unchanged.
     """
 
     __slots__ = ("_sources", "given", "without")
@@ -29,7 +30,7 @@ class Presumed:
     def carry(self, keys: Collection[bytes], having: Set[bytes]) -> Collection[bytes]:
         """Note that a queued script moves or copies the first of some keys to the others, with its deadlines.
 
-        `having`: those that have deadlines now. Returns the keys that may have deadlines afterwards.
+        `having`: the keys that have deadlines now. Returns the keys that may have some afterwards.
         """
         source, *targets = keys
         if source in self.given or source in having:

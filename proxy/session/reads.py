@@ -273,7 +273,7 @@ class Reads:
         """While no deadline is near, send the reads at the front of a chunk without parsing them.
 
         Returns:
-            Their size in bytes: 0, or nearly the whole chunk.
+            The size of the reads that were sent, in bytes: 0, or nearly the whole chunk.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._written:
             return 0
@@ -285,9 +285,10 @@ class Reads:
         return reads.end()
 
     def guard_at_once(self, data: bytes, now: float) -> bytes | None:
-        """Return the bytes to send for a chunk of only the reads that `Checks.reads` matches, while none are under way.
+        """Return the bytes to send for a chunk that `Checks.reads` matches as a whole, while no reads are under way;
+        else None.
 
-        If the last bytes sent were such reads too, no sign is needed to find the reply.
+        If the last bytes sent were such a chunk too, no sign is needed to find the reply.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
             return None

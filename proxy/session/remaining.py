@@ -110,7 +110,7 @@ def _looked(replies: list[bytes]) -> tuple[bytes, float]:
 
 
 def _left(replies: list[bytes], kind: bytes, unit: int, now: float) -> int:
-    """Return the reply of `ttl.lua`; `kind`: the type for which the member itself was asked for, if it was."""
+    """Return what `ttl.lua` would reply; `kind`: the type whose command was used to look for the member, if one was."""
     found, deadline = _looked(replies)
     if found == b"none":
         return -2

@@ -24,8 +24,8 @@ AHEAD_MS: Final = 50
 all."""
 
 MOST_DEADLINES: Final = 5_000
-"""How many deadlines of a key a front looks at. Fronts are for keys with a tenth of that, and no server can add the
-rest within `AHEAD_MS`."""
+"""How many deadlines of a key a front looks at. Fronts are used for keys with at most a tenth of that, and no server
+can add the rest within `AHEAD_MS`."""
 
 _KEPT: Final = 1024 * 1024
 """Maximum size of the cache of requests for all connections, in bytes."""

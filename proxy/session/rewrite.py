@@ -38,7 +38,7 @@ _TOO_LONG: Final = Refusal(
     % UNPACKED,
     "too_long",
 )
-"""If deadlines were voided in a separate step, they would be void even if the server then refuses the request. Other
+"""If deadlines were voided in a separate step, they would stay void even if the server then refused the request. Other
 long requests need no script: their leftovers are voided when a member is added."""
 
 LONGEST_NAME: Final = 64 * 1024
@@ -166,7 +166,7 @@ class Rewriter:
         return RequestReader(server.blanks, strict=server.strict_lines, quoting=server.quoting)
 
     def stands_in(self, command: Command, request: Request) -> bool:
-        """Return whether a script may replace a request, or one of the transaction that it opens."""
+        """Return whether a script might replace a request or, for a MULTI, a request of its transaction."""
         effect = command.effect
         if effect is Effect.MULTI:
             return self._coverage.ever or self._coverage.blind
@@ -206,11 +206,11 @@ class Rewriter:
         )
 
     def unclear(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys for which a request needs a script, if they have deadlines."""
+        """Return the keys of a request that needs a script only if they have deadlines; an empty list for any other."""
         return command.keys(arguments) or [] if command.effect in _UNCLEAR else []
 
     def needed(self, command: Command, request: Request) -> list[bytes] | None:
-        """Return the names of keys that a user needs for the script that replaces a request; None if none can."""
+        """Return the keys that the script that replaces a request accesses; None if no script can replace it."""
         if request.kind is not Kind.WHOLE or request.count > UNPACKED:
             return None
         keys = command.keys(request.arguments) or []

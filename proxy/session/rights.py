@@ -66,10 +66,10 @@ class Users:
     Attributes:
         unlimited: whether every user may run every command on every key, so that none has to be checked.
         by_database: whether a user's permissions depend on the database (Valkey 9.1).
-        names: the users at the last look.
+        names: the users in the last reply to ACL LIST.
         barred: users who certainly may not run scripts, so that they need no check either.
         grants: what the users with simple rules may do.
-        looks: the number of looks.
+        looks: how often ACL LIST has been read.
     """
 
     unlimited: bool = False
@@ -88,13 +88,13 @@ class Users:
         barred: frozenset[bytes] = frozenset(),
         grants: Mapping[bytes, Grants] = MappingProxyType({}),
     ) -> None:
-        """Store the result of a look."""
+        """Store what ACL LIST showed."""
         self.names, self.unlimited, self.by_database, self.barred = names, unlimited, by_database, barred
         self.grants = grants
         self.looks += 1
 
     def forget(self) -> None:
-        """Check every client until the next look."""
+        """Check every client until ACL LIST has been read again."""
         self.unlimited, self.barred, self.grants = False, frozenset(), {}
 
 
@@ -145,7 +145,8 @@ class Rights:
         return 0 < len(self._may_be) <= MOST_USERS and self._may_be <= users.barred
 
     def reach(self, command: bytes, names: list[bytes]) -> bool:
-        """Return whether the user list permits the user to run the script that replaces a command on some names."""
+        """Return whether the user list shows that the user may run, on some names, the script that replaces a
+        command."""
         users = self._users
         if users is None or self.by_state or users.looks < self._listed or not 0 < len(self._may_be) <= MOST_USERS:
             return False
@@ -160,7 +161,7 @@ class Rights:
         return users is not None and users.unlimited and not self.by_state and users.looks >= self._listed
 
     def unsure(self, now: float) -> bool:
-        """Return whether the server must be asked again; `now` in Unix ms."""
+        """Return whether the server must be asked what the user may do; `now` in Unix ms."""
         if self._all_may:
             self._limited, self.confinement = False, b""
             return False
@@ -231,7 +232,7 @@ class Rights:
 
     @property
     def by_database(self) -> bool:
-        """Whether the answer is valid only while the client stays in its database."""
+        """Whether the server's answer is valid only while the client stays in its database."""
         return self._users is not None and (self._users.by_database or self._users.looks < self._listed)
 
 
@@ -248,5 +249,5 @@ def named_user(arguments: Sequence[bytes]) -> bytes | None:
 
 
 def short_name(user: bytes) -> bytes:
-    """Return a user's name or, if it is long, a short name that no user has, because it is kept in memory."""
+    """Return a user's name, or an empty one if it is long, because it is kept in memory."""
     return user if len(user) <= LONGEST_USER else b""

@@ -25,7 +25,7 @@ COPIED: Final = 64 * 1024
 """Maximum size of a request that is copied into a script call if a script is not strictly needed, in bytes."""
 
 _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
-"""Commands whose keys are the first argument and, after a count, that many."""
+"""Commands whose keys are the first argument and, behind a count, as many others."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
@@ -108,7 +108,8 @@ class ScriptCalls:
     def length_in_slot(self, keys: list[bytes]) -> int:
         """Return how many keys, from the first on, one script call may have.
 
-        While a slot moves, a cluster node has only some of its keys: a call with others would be refused as a whole.
+        While a slot moves, a cluster node has only some of its keys: a call that names others would be refused as a
+        whole.
         """
         names, first = self._names, keys[0]
         if names.slots is None:
@@ -135,7 +136,7 @@ class ScriptCalls:
 
         Args:
             named: the request's keys, if the script gets only those with deadlines.
-            sets: whether it sets deadlines, if its script does not always do so.
+            sets: whether this call sets deadlines, for a script that does not always set some.
             does: the operations that the script must contain; see `calls.script`.
         """
         self._metrics.requests_rewritten_total[name] += 1
@@ -169,12 +170,12 @@ class ScriptCalls:
         return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
 
     def shadows(self, keys: list[bytes]) -> str:
-        """Return the positions, from 1, of the shadows among a script's keys that must be at this node."""
+        """Return the positions (from 1), among a script's keys, of those shadows that must be at this node."""
         found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
         return " ".join(str(place) for place, key in found if key is not None and self._has_had(key))
 
     def _has_had(self, key: bytes) -> bool:
-        """Return whether a key may have a relevant shadow. False only while its slot is on its way."""
+        """Return whether a key may have a relevant shadow. False only while its slot is moving."""
         slots = self._names.slots
         return slots is None or slot(key) not in slots.moving or key in slots.had
 

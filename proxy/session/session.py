@@ -53,8 +53,8 @@ class Session:
     Attributes:
         ordinary: whether the stream is between two requests, outside a transaction, with nothing held. Then chunks that
             `Checks.is_plain` accepts can go upstream without `receive`.
-        replies: the replies from upstream must pass through it while `replies.outstanding`.
-        pipeline: the requests sent, for others to wait for.
+        replies: takes the replies from upstream while `replies.outstanding`.
+        pipeline: the sent requests, for which other connections may have to wait.
         reads: the reads under way.
         intake: bytes received but not sent on.
     """
@@ -139,18 +139,18 @@ class Session:
 
     @property
     def loss(self) -> Loss:
-        """Tells whether the client could lose a reply by its end."""
+        """Tells whether the client could lose a reply if its half close were forwarded."""
         return self._out.loss
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
-        """A function that returns whether everything before the open transaction was answered; None if unknown."""
+        """A function that tells whether everything before the open transaction was answered; None if unknown."""
         transaction = self._standing.transaction
         return transaction.has_begun if transaction is not None else None
 
     @property
     def waits_for_login(self) -> bool:
-        """Whether the question is whether the client has logged in."""
+        """Whether the session waits for proof that the client has logged in."""
         return self.question is not None and self.question.login
 
     def login(self) -> None:
@@ -184,7 +184,8 @@ class Session:
         return out
 
     def guard(self, data: bytes, now: float) -> bytes | None:
-        """Take bytes while `ordinary` if they are only reads of the frequent form; return the bytes to send."""
+        """Take bytes while `ordinary` if they are only reads of the frequent form; return the bytes to send, or None if
+        not taken."""
         self._ground.coverage.look()
         out = self.reads.guard_at_once(data, now)
         if out is not None:
@@ -243,14 +244,14 @@ class Session:
         return out
 
     def close(self) -> None:
-        """Release everything that outlives requests: the client has gone."""
+        """Release what other clients may wait for, and the expected replies: the client has gone."""
         self._multi.end()
         self._upload.close()
         self.replies = self._standing.replies = ReplySubstitution()  # expected replies refer to parts of this session
 
     def lengthen(self) -> None:
         """Note that a long chunk has been sent: others may have to wait until it has run. They do not wait for a user
-        with limited permissions, who could hold up all, nor for queued requests, which run with their EXEC."""
+        with limited permissions, who could hold up all others, nor for queued requests, which run with their EXEC."""
         standing = self._standing
         if self._standing.is_stranger or standing.limited or standing.rights.unasked:
             return
@@ -282,11 +283,11 @@ class Session:
         return True
 
     def drain(self) -> bytes | None:
-        """Return a sign that shows when every request so far has been answered.
+        """Return a sign, whose reply comes after those to all requests so far.
 
         Returns:
-            The bytes to send; `replies.outstanding` turns false when the sign has come. None if no sign is possible: a
-            request has been sent in part, or the server reads no further.
+            The bytes to send; `replies.outstanding` turns false when the sign's reply has come. None if no sign is
+            possible: a request has been sent in part, or the server reads no further.
         """
         if self.intake.is_in_part or self._standing.end is End.BROKEN:
             return None
@@ -335,7 +336,7 @@ class Session:
 
     @property
     def user(self) -> bytes:
-        """The user as which the client last tried to log in."""
+        """The user that the client last tried to log in as."""
         return self._standing.user
 
     def may_go_jointly(self, now: float) -> bool:

@@ -68,7 +68,7 @@ class Subscriptions:
 
     @property
     def hinder(self) -> bool:
-        """Whether an ECHO may be refused."""
+        """Whether the server may refuse an ECHO."""
         return self.monitors or (not self.resp3 and self.counted)
 
     @property
@@ -132,12 +132,12 @@ class Standing:
     Attributes:
         rights: what its user may do.
         permits: which keys a user with limited rights may give deadlines.
-        login: whether it has logged in.
+        login: whether the client has logged in.
         user: the name that it last tried to log in with.
         subscriptions: its subscriptions, as far as is known.
         greeted_in_resp3: whether it has ever asked for RESP3, in which pushes may come at any time.
         end: whether the server reads on.
-        is_link: whether a cluster node sends slots to another over it; then nothing on it is judged.
+        is_link: whether a cluster node sends slots to another over this connection; then nothing on it is judged.
         transaction: the requests queued since its MULTI; None outside a transaction.
         replies: finds signs in the stream of replies and replaces them.
         next: how its last request affects the next one.
@@ -223,7 +223,7 @@ class Standing:
         return self.askable and not unlikely
 
     def replies_for_own(self) -> ReplySubstitution:
-        """Return `replies`, set to use such signs around the proxy's next request as the server answers."""
+        """Return `replies`, set to put signs that the server answers around the proxy's next request."""
         replies = self.replies
         apart = self.transaction is None
         replies.echoes = apart and self.hears_echoes
@@ -232,7 +232,7 @@ class Standing:
 
     @property
     def askable(self) -> bool:
-        """Whether the proxy's own request may be put into the stream now and gets a reply."""
+        """Whether a request of the proxy's own can be put into the stream now, and gets a reply."""
         return self.next is _FREE and self.end is not _BROKEN
 
 

@@ -37,7 +37,7 @@ class Strangers:
 
     Attributes:
         tried: whether a login has been sent since the last RESET.
-        visited: the databases that it has selected, noted once its login is proved.
+        visited: the databases that the client has selected, noted once its login is proved.
     """
 
     __slots__ = ("_ground", "_inquiry", "_out", "_standing", "_without", "tried", "visited")
@@ -79,8 +79,8 @@ class Strangers:
         return None
 
     def reset(self) -> None:
-        """Note that a RESET is sent; if it may end a login, note the number of the next sign, which proves no login
-        before it."""
+        """Note that a RESET is sent. If it may end a login, note the number of the next sign: no reply before that one
+        proves a login."""
         standing = self._standing
         if standing.login not in (Login.STRANGER, Login.ADMITTED):
             standing.login = Login.UNPROVED
@@ -107,7 +107,7 @@ def is_too_much(reader: RequestReader) -> bool:
 
 
 def what_is_too_much(reader: RequestReader) -> tuple[str, bytes]:
-    """Return the servers' name for the limit, and the part of the request to send for them to report it."""
+    """Return the servers' name for the limit, and the part of the request that makes them report it."""
     many = reader.count > MOST_ARGUMENTS
     what = "multibulk length" if many else "bulk length"
     return f"unauthenticated {what}", reader.refused(at_count=many)

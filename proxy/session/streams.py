@@ -31,7 +31,7 @@ class Stream:
         keys: the keys to which it may add members.
 
     Attributes:
-        is_waited_for: whether others have to wait for it; not if the server may refuse it.
+        is_waited_for: whether others have to wait for it; false if the server may refuse the request.
         is_cut: whether it is cut off: no more of it may be sent.
         size: how many bytes of it have been sent.
     """

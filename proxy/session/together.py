@@ -132,7 +132,7 @@ class Together:
         return taken > 0
 
     def _send(self, run: Run, now: float) -> int:
-        """Send a run, or the part of it that can go; return how many bytes of the client's that was."""
+        """Send a run, or the part of it that can go; return how many of the client's bytes that replaces."""
         form = self._rewriter.operations.form(run.name, run.size, run.column(run.size - 1)[0])
         if form is None:
             return 0
@@ -218,15 +218,17 @@ class Together:
         return position
 
     def _give_up(self, begin: int, left: int) -> int:
-        """Judge so many requests one by one, and more after each piece in a row that was parsed for nothing."""
+        """Judge at least `left` requests one by one; more after each further piece in a row that was parsed for
+        nothing."""
         self._in_vain = min(self._in_vain + 1, _MOST_IN_VAIN)
         self._left = max(left, (1 << self._in_vain) - 2)
         return begin
 
     def _may_begin(self, data: bytes, begin: int) -> bool:
-        """Return whether there are enough requests, and the first ones may go together: the whole piece costs more.
+        """Return whether there are enough requests, and the first ones may go together: checking the whole piece costs
+        more.
 
-        What looks like the beginning of a request may be part of an argument: then they may be judged one by one.
+        Part of an argument may look like the beginning of a request: then requests may be judged one by one needlessly.
         """
         position = begin
         for place in range(LEAST):
@@ -268,7 +270,7 @@ class Together:
     def _groups(
         self, requests: list[list[bytes]], *, mixes: bool = True
     ) -> tuple[list[list[Operation] | list[None]], int]:
-        """Return the groups that go as one call each or are forwarded unchanged, and how many requests that is.
+        """Return the groups that go as one call each or are forwarded unchanged, and the number of requests in them.
 
         `mixes`: whether a call may include ordinary requests.
         """
@@ -327,7 +329,7 @@ class Together:
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:
-        """Return the function that takes the number of a key with a long list from the reply.
+        """Return the function that notes a long list: the reply gives the number of its key.
 
         The function is kept until the reply comes, so it holds no long names.
         """

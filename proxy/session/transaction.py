@@ -44,8 +44,8 @@ class Transaction:
             some.
         presumed: what it presumes of its keys.
         is_long: whether a long chunk of it has been sent.
-        has_begun: returns whether all requests before it have been answered, so that nothing runs until it ends; None
-            if unknown.
+        has_begun: returns whether all requests before it have been answered, so that nothing of this connection runs
+            until the transaction ends; None if unknown.
     """
 
     def __init__(self, coverage: Coverage, owner: Pipeline) -> None:
@@ -88,7 +88,7 @@ class Transaction:
 
     @property
     def blind_keys(self) -> list[bytes]:
-        """Covered keys to which a queued request may add members without a check which are absent."""
+        """Covered keys to which a queued request might add members unchecked: no script sees which are absent."""
         return self._coverage.among(self._blind)
 
     @property
@@ -104,7 +104,7 @@ class Transaction:
         Args:
             command: the request's entry in the table, if any.
             arguments: its arguments, the command's name first.
-            blind_keys: the keys to which it may add members without checking which are absent.
+            blind_keys: the keys to which it might add members unchecked.
             reads: whether the server says that it writes nothing.
         """
         self._writes += not reads
@@ -176,11 +176,12 @@ class Transaction:
 
     @property
     def cleared(self) -> Set[bytes]:
-        """The keys of its present database from which due members are removed in front of its requests."""
+        """The keys of the transaction's present database from which due members are removed in front of its
+        requests."""
         return self._cleared
 
     def to_clear(self, names: Iterable[bytes]) -> list[bytes]:
-        """Return the covered keys among some names from which to remove due members, while there is room."""
+        """Return those covered keys among some names from which to remove due members, `CLEARED_AT_MOST` in all."""
         covered = self._coverage.among(names)
         return [key for key in covered if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 

@@ -13,7 +13,7 @@ BYTES: Final = 256 * 1024
 """The turn of a connection when no other waits: a chunk as read from a socket."""
 
 STRANGERS_BYTES: Final = 16 * 1024
-"""The turn of a stranger in bytes: there may be many, and inline requests take longest to parse."""
+"""The turn of a stranger in bytes: there may be many strangers, and inline requests take longest to parse."""
 
 _FEWEST: Final = 16
 _LEAST: Final = 8 * 1024

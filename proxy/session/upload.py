@@ -46,7 +46,8 @@ class Upload:
         self._signed: list[Stream] = []  # uploads whose signs will show that they have run
 
     def begin(self, command: Command, request: Request) -> None:
-        """Note that the head of a request is forwarded unchanged. Not within a transaction, where EXEC is checked."""
+        """Note that the head of a request is forwarded unchanged. Not within a transaction, which is checked before
+        EXEC."""
         standing = self._standing
         keys = command.keys(request.arguments) or []
         # No script removes due members for a user who may run none.
@@ -56,7 +57,7 @@ class Upload:
         self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
 
     def begin_unnamed(self, keys: list[bytes]) -> None:
-        """Note a request that is not in the table; `keys`: the first argument of a head, nothing of a whole request."""
+        """Note a request that is not in the table; `keys`: the first argument of a head; empty for a whole request."""
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:

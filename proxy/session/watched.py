@@ -18,8 +18,8 @@ class Watched:
 
     Attributes:
         keys: the keys, including those without deadlines, which may get some.
-        everywhere: whether they are too many to remember: then due members of all keys are removed before EXEC.
-        size: about how many bytes they take.
+        everywhere: whether there are too many keys to remember: then due members of all keys are removed before EXEC.
+        size: about how many bytes the keys take.
         earliest: their next deadline when the transaction began, in Unix ms, as far as is known.
     """
 
@@ -50,7 +50,7 @@ class Watched:
         self.earliest = earliest_of(scores)
 
     def clear(self) -> None:
-        """Forget them, as the server has."""
+        """Forget the keys, as the server has."""
         self.earliest = math.inf
         if self:
             self.keys = set()

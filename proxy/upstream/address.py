@@ -73,7 +73,7 @@ def parse_upstream(url: str) -> UpstreamURL:
     """Read the URL of an upstream.
 
     Raises:
-        ValueError: it cannot be used. The text quotes no part of it, which might be part of the password.
+        ValueError: the URL cannot be used. The text quotes no part of it: that might be part of the password.
     """
     if match := _SENTINEL.match(url):
         return _parse_sentinels(url[match.end() :], tls=match[1].lower() == "rediss")

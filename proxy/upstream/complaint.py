@@ -42,6 +42,6 @@ def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str 
 
 
 def may_not_run(upstream: Upstream, command: str) -> str:
-    """Return the text that the proxy's user may not run a command, given in lower case; a subcommand follows `|`."""
+    """Return the text for a command that the proxy's user may not run, given in lower case as `command|subcommand`."""
     user = upstream.user.decode("utf-8", "replace") or "default"
     return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"

@@ -56,7 +56,7 @@ class Upstream:
     Args:
         settings: the settings.
         url: its URL; by default the one in the settings.
-        through: the proxy through which it was found.
+        through: the proxy behind which the server was found.
 
     Raises:
         SettingsError: a certificate or the password file cannot be used.
@@ -95,12 +95,12 @@ class Upstream:
 
     @property
     def sentinels(self) -> tuple[Address, ...]:
-        """The Sentinels that know its address; none if the address is configured."""
+        """The Sentinels that know the server's address; empty if the address is configured."""
         return self._url.sentinels
 
     @property
     def primary_name(self) -> str:
-        """The name by which the Sentinels know it."""
+        """The name by which the Sentinels know the server."""
         return self._url.primary
 
     @property
@@ -134,7 +134,7 @@ class Upstream:
             self._where.tried()
 
     async def found(self) -> None:
-        """Wait until its address is known.
+        """Wait until the server's address is known.
 
         Raises:
             RedisError: the Sentinels do not report it.
@@ -197,7 +197,7 @@ class Upstream:
 
     @property
     def user(self) -> bytes:
-        """The user as which the proxy logs in."""
+        """The user that the proxy logs in as."""
         return self._credentials.user.encode()
 
     @property
@@ -216,7 +216,8 @@ class Upstream:
         return f"{url}{self._through}"
 
     async def itself(self) -> Upstream:
-        """Return the server behind this upstream if that is a proxy: clients of both log in as the same users.
+        """Return the server behind this upstream if this is a proxy, otherwise itself. Clients log in to both as the
+        same users.
 
         Raises:
             RedisError, OSError, TimeoutError: it does not answer.
@@ -501,7 +502,7 @@ class _Own(AbstractConnection):
 
         redis-py has no public way to do so: its method is a coroutine, which may be overtaken. Its writer, used here,
         in `sever` and in `disconnect`, is the only internal part that the proxy uses, and the reason why pyproject.toml
-        limits its version (tests/test_packaging.py).
+        limits redis-py's version (tests/test_packaging.py).
         """
         writer = self._writer
         if writer is not None and not writer.is_closing():

@@ -118,7 +118,7 @@ class Follower:
         self._lines.append(line)
 
     def closed(self, line: _Line) -> None:
-        """Note its end."""
+        """Note that a connection has ended."""
         self._lines.remove(line)
 
     def _failed(self, sentinel: Address, error: Exception) -> None:
@@ -282,7 +282,7 @@ class _Line:
 
         Raises:
             RedisError, OSError: the connection is lost.
-            SentinelError: it cannot come from a Sentinel.
+            SentinelError: the reply cannot come from a Sentinel.
         """
         try:
             # Not redis-py's own timeout, which would look like a nil reply.

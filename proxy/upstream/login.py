@@ -1,4 +1,4 @@
-"""Find out whether the server requires a login: if so it reads less from clients before that, and so does the proxy.
+"""Find out whether the server requires a login: if so, server and proxy read less from a client before its login.
 
 Its tests: tests/test_strangers.py.
 
@@ -49,7 +49,7 @@ class LoginWatch:
         self._stay = Stay(None)  # the stay for which the server is asked
 
     def restart(self) -> None:
-        """Ask now, because it is another server, and ignore the old server's reply."""
+        """Ask now, because the upstream is another server, and ignore the old server's reply."""
         self.asked.clear()
         self.again("it is another server")
 

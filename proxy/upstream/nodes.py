@@ -35,7 +35,7 @@ def myself(reply: bytes) -> Node:
     slots: `5`, `5-9`, `[5->-id]` for one that is being moved to another node, `[5-<-id]` for one that comes from there.
 
     Raises:
-        ValueError: the reply has not that form.
+        ValueError: the reply does not have that form.
     """
     lines = _lines(reply)
     own = next((words for words in lines if b"myself" in words[2].split(b",")), None)
@@ -57,7 +57,7 @@ def primaries(reply: bytes, *, by_name: bool = False) -> list[Node]:
         by_name: whether to use announced host names, as certificates require.
 
     Raises:
-        ValueError: the reply has not that form.
+        ValueError: the reply does not have that form.
     """
     found = []
     for words in _lines(reply):
@@ -74,7 +74,7 @@ def _lines(reply: bytes) -> list[list[bytes]]:
 
 
 def _address(text: bytes) -> Address:
-    """Parse `ip:port@bus`, which newer servers follow with the host name."""
+    """Parse `ip:port@bus`; newer servers append the host name."""
     host, _, port = text.split(b"@")[0].rpartition(b":")
     return Address(host.decode("ascii", "replace"), int(port))
 

@@ -89,11 +89,11 @@ class Whereabouts:
     """The present stay, and its changes.
 
     Args:
-        address: its address; None for a Unix socket.
+        address: the server's address; None for a Unix socket.
         sought: whether Sentinels must find the server first.
 
     Attributes:
-        stay: the present one.
+        stay: the present stay.
         missing: why the server is not known; None if it is.
         on_move: called with the old stay when another has begun.
         on_read_only: called when the server refuses writes, as a replica does.
@@ -117,7 +117,7 @@ class Whereabouts:
 
         Args:
             address: where the server is.
-            why: the reason for work that is cancelled at the old one.
+            why: the reason, for work that is cancelled at the old server.
         """
         before, self.stay = self.stay, Stay(address)
         self.missing = None

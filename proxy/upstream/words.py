@@ -33,7 +33,7 @@ class ProxyBehindError(RedisError):
     Never quote that proxy's error: it may quote this one's, and so on.
 
     Args:
-        behind: the server behind it; None if it cannot serve clients.
+        behind: the server behind that proxy; None if that proxy cannot serve clients.
         embedded: whether that is an embedded server.
 
     Attributes:

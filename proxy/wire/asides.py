@@ -1,4 +1,4 @@
-"""Take replies to the proxy's own requests out of a transaction's, and split a call's reply among client requests.
+"""Take the proxy's own replies out of a transaction's replies, and split a call's reply among client requests.
 
 Its tests: tests/test_together.py.
 
@@ -38,7 +38,7 @@ class Call(NamedTuple):
     """A call that replaces several requests of the client; its reply has the form that `Elements` describes.
 
     Attributes:
-        requests: how many.
+        requests: how many requests it replaces.
         took_long: called with the number of a key if the reply names one.
     """
 
@@ -52,7 +52,7 @@ class Asides:
     Attributes:
         any: whether anything must be changed: the proxy's own requests, or replies to amend.
         done: whether the following replies can bypass this object.
-        shut: whether no more may be taken out, because the client has changed which replies come.
+        shut: whether no more replies can be taken out, because the client has changed which ones come.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Asides:
         self.any = True
 
     def amend(self, amend: Callable[[bytes], bytes]) -> None:
-        """Amend the reply to the last request noted with a function."""
+        """Have a function amend the reply to the last request noted."""
         self._coming[-1] = Whose.AMENDED
         self._amending.append(amend)
         self.any = True

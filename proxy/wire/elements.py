@@ -14,14 +14,14 @@ from proxy.wire.first_line import FirstLine, StrayReplyError
 
 
 class Elements(FirstLine):
-    """Passes on the reply.
+    """Passes on the reply to one call, as replies to the client's requests.
 
     Args:
         count: how many requests the call replaces.
         took_long: called with the number of a key if the reply names one.
 
     Attributes:
-        done: whether the rest of the stream can bypass this object: the elements, if the reply is an array.
+        done: whether the rest of the stream can bypass this object, including the elements of an array.
     """
 
     def __init__(self, count: int, took_long: Callable[[int], None] = lambda _: None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def frames(data: bytes) -> list[bytes]:
-    """Return the replies and pushes in some bytes, which begin with one and end with one.
+    """Return the replies and pushes in some bytes, which begin where a reply or push does.
 
     Args:
         data: bytes from a server, RESP2 or RESP3.

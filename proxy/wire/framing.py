@@ -1,10 +1,10 @@
-"""Find how far a chunk consists of only array headers and bulk strings, which alone hiredis may get.
+"""Find how far a chunk consists of array headers and bulk strings only: hiredis must get nothing else.
 
 Its tests: tests/test_hostile.py.
 
 hiredis reads replies. Given a map, a push or a status instead of a request, it would do harm: a map with an unhashable
-key raises TypeError, `>300000000` makes a list of that size. So a client's bytes reach it only after every header has
-been checked here.
+key raises TypeError, `>300000000` makes a list of that size. So a client's bytes reach hiredis only after every header
+has been checked here.
 """
 
 from __future__ import annotations

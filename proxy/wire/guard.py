@@ -92,17 +92,17 @@ class Guard:
     """The replies to some requests sent together, after the reply with the earliest deadline.
 
     Args:
-        asked: how many keys' deadlines were requested; 0 if the earliest of all was.
+        asked: for how many keys the deadlines were requested; 0 if the earliest of all keys was.
         count: how many requests there are.
         matters: returns, for the number of a request, the function that decides by the beginning of a late reply
-            whether it matters; None if none does.
+            whether that reply matters; None if no late reply does.
         now: returns the latest possible server time, in Unix ms.
         repeat: called with the number of a request to be sent again; returns the place for its reply.
         ended: called when all replies have come, or certainly will not.
         hear: gets the earliest deadline of all, if it was requested.
 
     Attributes:
-        done: whether all have come.
+        done: whether all replies have come.
         earliest: a reply that begins at or after this time, in Unix ms, is late.
     """
 
@@ -209,11 +209,11 @@ class Repeated:
         slot: the place for the reply.
         matters: as in `Guard`.
         now: returns the latest possible server time, in Unix ms.
-        repeat: called if it must be sent again.
+        repeat: called if the read must be sent again.
         ended: called when the reply has come, or certainly will not.
 
     Attributes:
-        done: whether it has come.
+        done: whether the reply has come.
         earliest: the reply is late if it begins at or after this time, in Unix ms.
     """
 
@@ -270,7 +270,7 @@ class Fronted:
         takers: for each request in turn, the function that takes its reply; None for a client's request.
 
     Attributes:
-        done: whether all have come.
+        done: whether all replies have come.
     """
 
     def __init__(self, takers: Sequence[Callable[[bytes], None] | None]) -> None:

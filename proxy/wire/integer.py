@@ -9,7 +9,7 @@ from proxy.wire.first_line import FirstLine
 
 
 class Integer(FirstLine):
-    """Passes on the reply; leaves errors unchanged."""
+    """Passes on a status reply as an integer, and an error unchanged."""
 
     def _open(self, line: bytes) -> bytes:
         self.done = True

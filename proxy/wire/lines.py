@@ -14,7 +14,7 @@ _LINE: Final = r"[A-Za-z][ !#-&(-\[\]-~]*+\r?\n"
 """No quotes and no backslash, so arguments need no decoding; no blanks but spaces."""
 
 is_lines: Final = re.compile(at_once(_LINE, "+").encode()).fullmatch
-"""Match a chunk of only such requests."""
+"""Matches a chunk of only such lines."""
 
 _LINES: Final = re.compile(at_once(_LINE, "+").encode()).match
 _BEGUN: Final = re.compile(rb"[A-Za-z][ !#-&(-\[\]-~]*+\r?").fullmatch
@@ -22,7 +22,7 @@ _NAMES: Final = re.compile(rb"^[^ \r\n]++", re.MULTILINE).findall
 
 
 def lines_end(chunk: bytes, most: int) -> int:
-    """Return the end of such requests at the front of a chunk, within `most` bytes."""
+    """Return the end of the lines of plain words at the front of a chunk, within `most` bytes."""
     found = _LINES(chunk, 0, most)
     return found.end() if found else 0
 
@@ -33,5 +33,5 @@ def is_begun(rest: bytes) -> bool:
 
 
 def names(lines: bytes) -> set[bytes]:
-    """Return the commands of such requests, as the client spells them."""
+    """Return the commands in lines of plain words, as the client spells them."""
     return set(_NAMES(lines))

@@ -62,7 +62,7 @@ class Opening:
 
 
 class Heeded(NamedTuple):
-    """The place in a client's stream from which on a wish applies, if the server has permitted it.
+    """The place in a client's stream from which on a wish applies, if the server has permitted the wish.
 
     Attributes:
         wish: the wish.

@@ -39,17 +39,17 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 def short_replies() -> Callable[[bytes], list[bytes]]:
     """Return a function that finds the short replies at the front of a chunk, the most frequent kind.
 
-    The chunk has only those if their lengths add up to its own. Otherwise an empty match stands for the rest, which is
-    not searched: that could take quadratic time.
+    If the lengths found add up to the chunk's, it has only short replies. Otherwise an empty match stands for the rest,
+    which is not searched: that could take quadratic time.
     """
     return re.compile(rf"({_SHORT})|.+".encode(), re.DOTALL).findall
 
 
 @cache
 def short_arrays() -> Callable[[bytes], list[bytes]]:
-    """Return a function that finds the replies of a chunk of only short ones, and arrays, sets and maps of few parts.
+    """Return a function that splits a chunk into replies if each is short, or an array, set or map of few parts.
 
-    Such an array may itself be a part. For any other chunk the function returns none.
+    These may be nested. For any other chunk the function returns an empty list.
     """
     find = re.compile(rf"({_SHORT}|{_HEAD})|.+".encode(), re.DOTALL).findall
 
@@ -79,9 +79,9 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
 
 
 def whole_replies(much: int) -> Callable[[bytes], list[bytes]]:
-    """Return a function that splits a chunk of only whole replies of the frequent forms.
+    """Return a function that splits a chunk into replies if all are whole and of the frequent forms.
 
-    For any other chunk it returns pieces whose lengths do not add up to the chunk's, or nothing.
+    For any other chunk it returns pieces whose lengths do not add up to the chunk's, or an empty list.
 
     Args:
         much: maximum size of a chunk with arrays, in bytes.
@@ -217,7 +217,7 @@ class RepliesAndPushes(Replies):
     """Keeps pushes in their places.
 
     Attributes:
-        pushes: which of the pieces are of pushes, by their numbers. Clear it before each `cut`.
+        pushes: the numbers of those pieces that belong to pushes. Clear the list before each `cut`.
     """
 
     def __init__(self) -> None:

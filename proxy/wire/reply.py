@@ -6,8 +6,8 @@ A sign is the server's reply to a fresh random token, so its position is exactly
 its text occurs nowhere else. A silent sign is requested by ECHO and causes no error in the server's statistics. A loud
 one is requested by a command whose name is the token: that gets a reply in every state of server and connection.
 
-The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like that is held back
-until the sign itself comes, or a later loud one: then the refusal is identified and treated as the sign.
+The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like such a refusal is held
+back until the sign itself comes, or a later loud one: then the refusal is identified and treated as the sign.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Passage(Protocol):
     """A filter for some of the replies."""
 
     done: bool
-    """Whether the following replies can bypass it."""
+    """Whether the following replies can bypass the filter."""
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """Take bytes of the stream; return those for the client, and those after the filter's replies."""
@@ -131,7 +131,7 @@ class ReplySubstitution:
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         hides_commands: whether the server may hide, before a login, that it does not know a command.
-        greets: whether it may reply to no other sign than a HELLO, because the client may have to log in.
+        greets: whether the server may reply to no other sign than a HELLO, because the client may have to log in.
         deaf: whether the client's user has turned out to lack permission for ECHO.
     """
 
@@ -218,15 +218,15 @@ class ReplySubstitution:
 
         Args:
             reply: the bytes for the client, may be empty.
-            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. It changes nothing, and
-            is answered before a login too, where some servers answer nothing else. Not in a transaction.
+            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. A HELLO changes nothing,
+                and is answered before a login too, where some servers answer nothing else. Not in a transaction.
             found: called when the reply comes; not when a later one shows that it never will.
             silent: whether to ask by ECHO, which causes no error at the server. Not in a transaction, and only if
                 `reply` is empty.
 
         Returns:
-            The request to send: if it is not silent, a command that the server does not know and that aborts an open
-            transaction.
+            The request to send. For a loud sign that is a HELLO, or a command that the server does not know and that
+            aborts an open transaction.
         """
         token = _token()
         self._places[token] = self._settled + len(self._expected)
@@ -310,7 +310,8 @@ class ReplySubstitution:
         passed.append(data)
 
     def _hear(self, token: bytes) -> bytes:
-        """Begin or end taking bytes out of the stream if the token says so; return those for the client."""
+        """Begin or end taking bytes out of the stream if the token marks that place; return the bytes for the
+        client."""
         if token in self._begins:
             self._begins.remove(token)
             self._aside = []
@@ -327,8 +328,8 @@ class ReplySubstitution:
         A token settles all earlier ones as well: a server that renames CLIENT may have been told to keep silent.
 
         Returns:
-            The bytes for the client. The beginning of a line that may be a sign is held back, and the bytes from a line
-            that may refuse one.
+            The bytes for the client. The beginning of a line that may be a sign is held back, and so are all bytes from
+            a line on that may refuse one.
 
         Raises:
             UnclearRepliesError: a sign has been refused, and it is not clear by which line.
@@ -440,8 +441,8 @@ class ReplySubstitution:
 
         If the stream has `ended`, no sign follows, and the last requests may be unanswered.
 
-        The refusals are among the errors that look like one. It does not matter which they are if all these are equal
-        and adjacent; if the reply after a sign is needed, nothing else may follow them either.
+        Some of the errors that look like refusals are refusals. Which ones does not matter if all these errors are
+        equal and adjacent; if the reply after a sign is needed, nothing else may follow the errors either.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
@@ -502,7 +503,7 @@ class ReplySubstitution:
             loose: whether more requests may have had no reply.
 
         Returns:
-            The positions; none if it does not matter which lines are taken.
+            The positions; an empty tuple if it does not matter which lines are taken.
 
         Raises:
             UnclearRepliesError: several assignments are possible, and it matters which.
@@ -552,7 +553,7 @@ class ReplySubstitution:
         return chosen
 
     def _settle(self, count: int) -> bytes:
-        """Remove the first `count` expected tokens, found or not; return bytes taken aside that are the client's."""
+        """Remove the first `count` expected tokens, found or not; return what was taken aside but is for the client."""
         passed = b""
         for _ in range(count):
             token, _reply = self._expected.popleft()
@@ -568,7 +569,7 @@ class ReplySubstitution:
         return passed
 
     def end_of_sign(self, number: int, stream: bytes) -> int:
-        """Return where the line of a sign ends in bytes that have not been received yet; -1 if none is in them.
+        """Return where the line of a sign ends in bytes that `receive` has not taken yet; -1 if it is not in them.
 
         `number`: the number of the sign, or of an earlier one: a later sign shows that no earlier one is still to come.
         """
@@ -656,7 +657,7 @@ def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None
     Args:
         stream: bytes from a server.
         position: where to start.
-        whole: whether they end with a reply.
+        whole: whether these bytes end with a whole reply.
 
     Raises:
         UnclearRepliesError: too many lines look like that.
@@ -684,9 +685,9 @@ def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None
 
 
 class LoginEvidence:
-    """Looks, in the replies of a server that requires a password, for the first that only a logged-in client gets.
+    """Finds the first reply that only a logged-in client gets, from a server that requires a password.
 
-    Before that there are only error lines and the reply to RESET.
+    Before that reply there are only error lines and the reply to RESET.
 
     Args:
         replies: knows the signs in the stream.
@@ -703,7 +704,8 @@ class LoginEvidence:
         self._line = b""  # the relevant beginning of an incomplete line; the end of the stream before the sign
 
     def receive(self, data: bytes) -> bool:
-        """Take bytes of the stream, before the signs in them are; return whether the client is proved logged in."""
+        """Take bytes of the stream, before the signs in them are taken; return whether they prove that the client is
+        logged in."""
         if self._waits:
             data = self._line + data
             end = self._replies.end_of_sign(self.since, data)

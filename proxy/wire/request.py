@@ -114,7 +114,7 @@ class RequestReader:
     """Splits a stream of bytes into requests, without I/O.
 
     Feed it with `feed`, then call `next_request` until it returns None. It holds at most one incomplete request and the
-    bytes fed after it; `held` is their size. Of returned requests it keeps no more bytes than that.
+    bytes fed after it; `held` is their size. It keeps at most as many bytes of returned requests.
 
     Args:
         blanks: how the server treats a line of blanks. The default is safe with all other servers too.
@@ -198,7 +198,8 @@ class RequestReader:
         return self._buffer[self._position : self._position + most]
 
     def front(self, most: int) -> tuple[bytes, int]:
-        """Return the bytes fed, and the begin of the next request in them; their end if a request is incomplete.
+        """Return the bytes fed, and the position of the next request in them; no bytes and 0 if a request is
+        incomplete.
 
         Args:
             most: maximum number of bytes wanted from there on.
@@ -318,7 +319,7 @@ class RequestReader:
         """Return the beginning of the incomplete request, up to a header, and drop the rest.
 
         Args:
-            at_count: up to the number of its arguments; else up to the length of the incomplete one.
+            at_count: whether to end with the number of arguments; otherwise with the length of the incomplete argument.
         """
         if self._later_size:
             self._join()
@@ -410,7 +411,7 @@ class RequestReader:
         return self._break()
 
     def _break_at(self, end: int) -> Request:
-        """End the stream at a position, where the server does, and send nothing after that."""
+        """End the stream at the position where the server ends it, and send nothing after that."""
         self._cut_off = True
         return self._break(self._with_front(self._buffer[self._position : end]))
 

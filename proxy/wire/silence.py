@@ -21,7 +21,7 @@ from proxy.wire.replies import RepliesAndPushes, whole_replies
 from proxy.wire.request import encode
 
 ON: Final = encode([b"CLIENT", b"REPLY", b"ON"])
-"""What the server gets in the place of each wish."""
+"""What the server gets in the place of each CLIENT REPLY."""
 
 _MUCH: Final = 16 * 1024
 """Maximum size, in bytes, of a chunk of arrays to process at once."""
@@ -30,13 +30,14 @@ _DONE: Final = b"+OK\r\n"
 _RESET: Final = b"+RESET\r\n"
 _OF_THE_LAST: Final = len(_RESET)
 _ANSWERS: Final = (_DONE, b"-")
-"""How the reply to a wish begins. Messages to a RESP2 subscriber or lines of MONITOR, which may precede it, do not."""
+"""How the reply to a wish begins. Messages to a RESP2 subscriber or lines of MONITOR, which may precede it, begin
+otherwise."""
 
 _BY_THE_LAST: Final = {
     Wish.RAN: (re.compile(rb"\*[0-9]").match, _DONE),
     Wish.ANEW: (re.compile(rb"\+RESET\r").match, _RESET),
 }
-"""Wishes that depend on the last reply → whether that reply fits, and the reply for the client then."""
+"""Wishes that depend on the last reply → a test whether that reply fits, and what the client gets if it does."""
 
 _ANSWERS_OR_MESSAGE: Final = (*_ANSWERS, b"*")
 
@@ -47,7 +48,7 @@ _MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?
 """Matches the beginning of what a RESP2 subscriber gets unasked."""
 
 _LONGEST_BEGINNING: Final = 32
-"""So many bytes are enough to tell whether a reply is such a message."""
+"""So many bytes are enough to tell whether a reply is a message to a RESP2 subscriber."""
 
 
 class Wanted(Enum):
@@ -93,7 +94,7 @@ class Silence:
 
     @property
     def suspected(self) -> bool:
-        """Whether the client may not want all replies, now or when what was sent has been answered."""
+        """Whether there may be replies that the client does not want, now or when the sent wishes take effect."""
         return self.wanted is not _ALL or self.unanswered > 0
 
     def expect(
@@ -158,7 +159,7 @@ class Silence:
         return b"".join([*out, data])
 
     def _to_the_next_change(self) -> float:
-        """Return how many replies there may be until the client wants others."""
+        """Return how many replies may come before the client wants others."""
         if self.wanted is Wanted.NOT_NEXT:
             return 1
         ends = -1 if self._opening is None else self._opening.ends
@@ -186,7 +187,7 @@ class Silence:
         return piece if self._opening is not None and self._reopens(self._opening) else b""
 
     def _reopens(self, opening: Opening) -> bool:
-        """Note a whole reply behind a MULTI; return whether it is to a CLIENT REPLY ON that was not queued."""
+        """Note a whole reply behind a MULTI; return whether it answers a CLIENT REPLY ON that was not queued."""
         place, self._answered = self._answered, self._answered + 1
         refused = self._last.startswith(b"-")
         if place == 0 and not refused:
@@ -203,8 +204,9 @@ class WishReply:
     Args:
         silence: applies the wish.
         wish: the wish.
-        subscribes: called when they have come: returns whether the client may be a RESP2 subscriber from then on.
-        replies: how many replies there are: none if the server is not asked; a second is to a request of the proxy's
+        subscribes: called when the replies have come; returns whether the client may be a RESP2 subscriber from then
+            on.
+        replies: how many replies there are: 0 if the server is not asked; a second one answers a request of the proxy's
             own.
         opening: the MULTI in front of which the wish stands, if any.
 
