@@ -46,7 +46,6 @@ class Form:
         text: the form's description for the script.
         does: the first letter of `text`.
         name: the command, in upper case.
-        script: the label under which replaced requests are counted.
         terms: the terms on which the server runs a request of this form.
         unit: the unit of the delay, in ms; with `by_option`, the option gives the unit; 0 if the form sets no deadline.
         delay_at: the position of the delay among the arguments.
@@ -66,7 +65,6 @@ class Form:
     text: bytes
     does: str
     name: bytes
-    script: str
     terms: Terms
     unit: int
     end: int
@@ -79,6 +77,11 @@ class Form:
     written_at: int = 0
     longest: int = LONGEST
     alone: bytes = b""
+
+    @property
+    def script(self) -> str:
+        """The script for just one request, as which a request is counted; empty if the command needs none."""
+        return _SCRIPTS[self.does]
 
 
 class Operation(NamedTuple):
@@ -98,6 +101,11 @@ class Operation(NamedTuple):
 
 
 _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] = partial(tuple.__new__, Operation)
+
+_SCRIPTS: Final = {
+    "e": "expire", "E": "expire_members", "W": "set_members", "a": "add", "A": "add", "r": "remove", "p": "persist",
+    "t": "ttl", "o": "",
+}  # fmt: skip
 
 _ALIKE: Final = "aAEWeo", "rp", "t"
 """Groups of forms: one call can mix those of a group. Between groups the server's terms differ: for requests that take
@@ -152,7 +160,7 @@ class Operations:
         terms = self._server.terms(name)
         if not (terms.writes and terms.takes_memory and self._server.accepts(name, size)):
             return None
-        return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, "", terms, 0, size, False, False, _alike("o"))
+        return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, terms, 0, size, False, False, _alike("o"))
 
     def _word(self, word: Word, size: int) -> Form | None:
         if self._server.dialect(word.name) is None:
@@ -164,7 +172,7 @@ class Operations:
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"E %d %d %d 1 %d" % (word.unit, size - 2, size - 2, _KINDS.index(word.kind) + 1)
         return Form(
-            text, "E", word.name, "expire_members", terms, word.unit, size, True, False, _alike("E"),
+            text, "E", word.name, terms, word.unit, size, True, False, _alike("E"),
             delay_at=2, noun=word.noun, longest=LATEST // 2 if word.noun else MOST_SECONDS * word.unit,
         )  # fmt: skip
 
@@ -176,7 +184,7 @@ class Operations:
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"W %b %d 1 1 %d" % (name, width + 1, 1 if in_dragonfly else 2)
         return Form(
-            text, "W", word.name, "set_members", terms, 1000, size, True, False, _alike("W"),
+            text, "W", word.name, terms, 1000, size, True, False, _alike("W"),
             delay_at=2 if in_dragonfly else 3, by_option=not in_dragonfly, noun=b"" if in_dragonfly else word.noun,
             written_at=size - width, longest=MOST_SECONDS * 1000 if in_dragonfly else LATEST // 2,
         )  # fmt: skip
@@ -191,14 +199,14 @@ class Operations:
                 return None
             terms = terms._replace(takes_memory=True)
             text = b"e %d 2 1 2 0" % scale
-            return Form(text, "e", name, "expire", terms, scale, 4, True, False, _alike("e")) if scale else None
+            return Form(text, "e", name, terms, scale, 4, True, False, _alike("e")) if scale else None
         if command.effect is Effect.LIFETIME:
             if size != 3:
                 return None
             if name == b"PERSIST":
-                return Form(b"p - 1 0 0 0", "p", name, "persist", terms, 0, 3, True, False, _alike("p"))
+                return Form(b"p - 1 0 0 0", "p", name, terms, 0, 3, True, False, _alike("p"))
             unit = b"1000" if name == b"TTL" else b"1"
-            return Form(b"t %b 1 0 0 0" % unit, "t", name, "ttl", terms, 0, 3, True, False, _alike("t"), alone=unit)
+            return Form(b"t %b 1 0 0 0" % unit, "t", name, terms, 0, 3, True, False, _alike("t"), alone=unit)
         # Assumes no options; a request with options is recognised by `scored`.
         members = command.members([name, b"", b"0", *[b""] * (size - 3)], size) if command.members is not None else None
         if members is None or not self._server.accepts(name, size):
@@ -207,12 +215,11 @@ class Operations:
         # Lua counts from 1, starting after the key.
         place = members[0] - 1, members[-1] - 1, members.step
         text = b"%b %b %d %d %d %d" % (does.encode(), name, size - 2, *place)
-        script = "remove" if does == "r" else "add"
         # These scripts get the whole request, behind this argument.
         alone = b"%d %d %d" % (members[0] + 2, members[-1] + 2, members.step)
         if name in WRITING_OVER:
             alone += b" over"
-        return Form(text, does, name, script, terms, 0, size, False, name in _SCORED, _alike(does), alone=alone)
+        return Form(text, does, name, terms, 0, size, False, name in _SCORED, _alike(does), alone=alone)
 
     def read(self, request: list[bytes]) -> Operation | None:
         """Return a request's operation; None if it must be judged by itself."""
