@@ -10,7 +10,7 @@ import random
 from typing import Final
 
 _BEAT_MS: Final = 250
-_PHASE_MS: Final = random.randrange(_BEAT_MS)  # noqa: S311 (proxies of one server need not ask it all at once)
+_PHASE_MS: Final = random.randrange(_BEAT_MS)  # noqa: S311 (the proxies of one server should not all ask it at once)
 
 
 def until_beat(seconds: float) -> float:

@@ -88,7 +88,7 @@ def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 def _run(config: Path | None, **flags: Any) -> None:
     if click.get_current_context().invoked_subcommand is not None:
-        release()  # `check` ends by itself; signals may end it at once
+        release()  # a signal may end a subcommand at once
         return
     given = from_manager()
     if given is not None:

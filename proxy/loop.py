@@ -59,7 +59,7 @@ class _OwnWays(asyncio.AbstractEventLoop):
         self._lookups[host, port] = [waiter]
 
         def tell(answer: Found | OSError) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 self.call_soon_threadsafe(self._found, (host, port), answer)
 
         names.begin(host, port, tell)
@@ -151,9 +151,8 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
         protocol, task = factory(), asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         transport = await secure(protocol, beneath, context, server_hostname=name or host, seconds=seconds)
-        if (
-            task is not None and task.cancelling() > cancelled
-        ):  # cancelled at the moment of success, which `secure` ignores
+        # Cancelled at the moment of success, which `secure` ignores.
+        if task is not None and task.cancelling() > cancelled:
             transport.abort()
             raise asyncio.CancelledError
         return transport, protocol

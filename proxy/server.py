@@ -321,7 +321,7 @@ class Server:
     async def _connect(self, factory: Callable[[], asyncio.Protocol]) -> None:
         try:
             await self._upstream.connect(factory)
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # OSError includes TimeoutError
             advice = self._upstream.advice(error)
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._say_no_files(error=error.strerror, clients=len(self._connections), advice=MORE_FILES)
@@ -423,7 +423,7 @@ class Server:
         await self._underway.until_run(question.behind)
         databases = {**dict.fromkeys(self._coverage.databases, Listing.BESIDE), self._upstream.database: Listing.HERE}
         try:
-            # List all of them: after the server was emptied, the list is new and must be complete.
+            # List all entries, not only new ones: once the server was emptied, the list is new and must be complete.
             await self._engine.list_covered(databases, dict.fromkeys((*question.covers, *self._coverage.entries)))
         except Exception as error:  # noqa: BLE001 (the client is told)
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
@@ -686,7 +686,7 @@ class Server:
             advice = "others on the network can read and change the data: set tls_ca_file instead"
             log.warning("upstream certificate not verified", advice=advice)
         for name, meant in misspelt(os.environ).items():
-            log.warning("no such setting in the environment", variable=name, advice=f"did you mean {meant}?")
+            log.warning("unknown setting in the environment", variable=name, advice=f"did you mean {meant}?")
         self._warn_of_dates()
         await self._logins.asked.wait()
         exposed = self._listeners.exposed()
@@ -791,7 +791,7 @@ def run(settings: Settings, given: Given | None = None) -> int:
             too few open files.
         StoppedError: the process was told to stop before it has begun.
     """
-    enough_files(settings, given)  # or the sockets could not be taken
+    enough_files(settings, given)  # with too few files the sockets could not be taken over
     succession = Succession.of(settings, given)
     files = enough_files(settings, succession.given)
     try:

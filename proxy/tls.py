@@ -101,8 +101,8 @@ class Beneath(asyncio.BufferedProtocol):
         self._feed()
         self._room = bytearray()
         self._above = above
-        # Attributes, because the loop calls them directly, without any cost. The size of a read is limited, because
-        # OpenSSL's buffer never shrinks.
+        # Set on the instance, so that the loop calls TLS directly. The size of a read is limited, because OpenSSL's
+        # buffer never shrinks.
         room = memoryview(self._tls.get_buffer(PIECE))[:PIECE]
         self.get_buffer = lambda sizehint: room  # type: ignore[method-assign] # noqa: ARG005 - the loop names it
         self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ class Beneath(asyncio.BufferedProtocol):
             return None
         self._input_ended = True
         self._feed()
-        # After the bytes that came with the end of the handshake, which TLS would otherwise drop.
+        # Not now: TLS would drop the bytes that came with the end of the handshake.
         asyncio.get_running_loop().call_soon(self._end_input)
         return True
 
@@ -138,7 +138,7 @@ class Beneath(asyncio.BufferedProtocol):
             if self._linger is not None:
                 self._linger.cancel()
             elif self._above is not None and not self._above.is_closing():
-                # TLS reports it one turn of the loop later, and until then the server would hand over others' data.
+                # TLS reports the loss one turn of the loop later: until then the server could send others' data.
                 cast(asyncio.Protocol, self._above.get_protocol()).eof_received()
         finally:
             if self._tls is not None:
@@ -204,7 +204,7 @@ class _Early(asyncio.Protocol):
         self._note(lambda protocol: protocol.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The loop may call this late, because it was scheduled before.
+        # May come late: the loop had already scheduled it.
         self._note(lambda protocol: protocol.connection_lost(exc))
 
     def _note(self, happen: Callable[[asyncio.Protocol], object]) -> None:

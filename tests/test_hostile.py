@@ -385,7 +385,7 @@ def test_a_request_that_can_never_fit_is_told_which_limit_to_raise(
             client.send(b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$%d\r\n" % (40 * MEGABYTE) + b"x" * (17 * MEGABYTE))
         assert client.line() == b"-ERR expiremember-proxy: request larger than " + names + b"\r\n"
     (line,) = (line for line in proxy.log() if line["level"] == "warning")
-    assert line["event"] == "client closed: request larger than request_limit"
+    assert line["event"] == "client dropped: request larger than request_limit"
     assert f"raise {names.decode().partition(' (')[0]}" in line["advice"]
 
 

@@ -207,7 +207,7 @@ def test_idle_clients_are_closed(server: Server, start_proxy: StartProxy, tmp_pa
         assert busy.command("PING") == b"+PONG\r\n"
         assert local.command("PING") == b"+PONG\r\n", "a Unix socket is not watched"
         assert listener.reply().endswith(b"x\r\n")
-    proxy.process.line(lambda line: "idle clients closed" in line)
+    proxy.process.line(lambda line: "idle clients dropped" in line)
     proxy.stop()
 
 

@@ -376,7 +376,7 @@ def check_the_name_in_the_log(here: Place) -> None:
             connection.sendall(header + TOO_LARGE)
             assert b"request larger than" in connection.recv(4096)
             host, port = connection.getsockname()
-        said = log_of(here, "client closed: request larger than request_limit")[-1].get("client")
+        said = log_of(here, "client dropped: request larger than request_limit")[-1].get("client")
         assert said == (client or f"{host}:{port}")
 
 
@@ -554,7 +554,7 @@ def test_haproxy_in_front(server: Server, start_proxy: StartProxy, files: Files,
                 assert answer(client) == PONG
                 client.sendall(TOO_LARGE)
                 assert b"request larger than" in client.recv(4096)
-            lines = log_of(here, "client closed: request larger than request_limit")
+            lines = log_of(here, "client dropped: request larger than request_limit")
             assert len(lines) == number
             assert (host, lines[-1]["client"]) == (CLIENT, f"{CLIENT}:{own}")
         # HAProxy's own checks have come meanwhile, without a client's address or without a byte.

@@ -215,9 +215,9 @@ def test_only_what_looks_like_a_setting_is_called_misspelt() -> None:
 
 def test_a_misspelt_variable_is_warned_of_once(server: Server, start_proxy: StartProxy) -> None:
     proxy = start_proxy(server, "--workers", "2", env={"EXPIREMEMBER_UPSTRAEM": "redis://secret@localhost"})
-    said = proxy.process.line(lambda line: "no such setting in the environment" in line)
+    said = proxy.process.line(lambda line: "unknown setting in the environment" in line)
     assert "EXPIREMEMBER_UPSTRAEM" in said
     assert "did you mean EXPIREMEMBER_UPSTREAM?" in said
     assert "secret" not in proxy.process.output
     assert proxy.command("PING") == b"+PONG\r\n"
-    assert proxy.process.output.count("no such setting in the environment") == 1
+    assert proxy.process.output.count("unknown setting in the environment") == 1

@@ -107,8 +107,8 @@ def test_the_next_proxy_takes_the_place_of_the_one_that_runs(
         assert fresh.some() == b""
         assert idle.some() == b""
         until(lambda: ended_well(old))
-        assert said(old, "taken over by another process")
-        assert said(new, "listening sockets taken over")
+        assert said(old, "handed over to another process")
+        assert said(new, "took over the listening sockets")
         assert path.exists()
         assert (tmp_path / "admin").exists()
         for place in (new.address, path):
@@ -186,7 +186,7 @@ def check_parts(again: Again, workers: str, before: int, size: int = 100) -> Non
         assert both.reply() == b"+PONG\r\n"
         until(lambda: b"connected_clients" in old.command("INFO", "clients"))
         again("--workers", workers)
-        until(lambda: said(old, "taken over by another process"))
+        until(lambda: said(old, "handed over to another process"))
         assert second.some() == both.some() == b""
         for part in (words[before : before + 1], words[before + 1 : before + 10], words[before + 10 : -1], words[-1:]):
             assert client.silent(0.1)
@@ -216,7 +216,7 @@ def test_the_rest_of_a_first_request_is_waited_for_so_long(again: Again) -> None
         client.send(request("SET", "k", "v")[:9])
         until(lambda: b"connected_clients" in old.command("INFO", "clients"))
         again()
-        until(lambda: said(old, "taken over by another process"))
+        until(lambda: said(old, "handed over to another process"))
         began = time.monotonic()
         assert client.some() == b""
         assert time.monotonic() - began > FIRST_SECONDS - 1
@@ -231,7 +231,7 @@ def check_the_admin_port(again: Again, folder: Path) -> None:
         blocked.send_command("BLPOP", "none", 0)
         until(lambda: b"cmd=blpop" in other.command("CLIENT", "LIST"))
         again(*paths.flags)
-        until(lambda: said(old, "taken over by another process"))
+        until(lambda: said(old, "handed over to another process"))
         until(lambda: said(old, "stopping"))
         until(lambda: Admin(paths.admin).ask("/readyz")[0] == 200)
         assert [Admin(paths.admin).ask("/readyz")[0] for _ in range(40)] == [200] * 40
@@ -702,7 +702,7 @@ def check_silent(again: Again, folder: Path, how: str) -> None:
             except SettingsError as error:
                 told = str(error)
             assert "keeps its sockets" in told
-            assert not said(new, "taken over by another process")
+            assert not said(new, "handed over to another process")
     paths.check_served()
 
 
@@ -739,7 +739,7 @@ def test_who_was_stopped_finds_that_another_serves(again: Again, tmp_path: Path)
     os.kill(old.process.pid, signal.SIGTERM)
     os.kill(old.process.pid, signal.SIGCONT)
     until(lambda: ended_well(old))
-    assert said(old, "taken over by another process") or said(old, "listening sockets left to another process")
+    assert said(old, "handed over to another process") or said(old, "listening sockets left to another process")
     assert paths.there() == ALL
     forget(found)
 

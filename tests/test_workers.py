@@ -231,7 +231,7 @@ def test_limits_are_of_all_workers_together(server: Server, start_proxy: StartPr
         # Alone: of two that pass the limit in the same moment, each would be turned away.
         raws[2].send(begun + b"x" * 150_000)
         assert raws[2].line().startswith(b"-ERR expiremember-proxy: too many unfinished requests")
-        line = proxy.process.line(lambda line: "client closed: held_limit reached" in line)
+        line = proxy.process.line(lambda line: "client dropped: held_limit reached" in line)
         assert json.loads(line)["worker"] == 3
         until(lambda: admin.metrics()["held_bytes{worker=3}"] == 0, what="the end of what the third one held")
         for raw in raws[:2]:

@@ -136,7 +136,7 @@ class Conversation:
             raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "requests must not have a body")
         end = self._http.next_event()
         assert isinstance(end, h11.EndOfMessage)
-        # Only an attacker gains from pipelining.
+        # Close after a pipelined request: only an attacker gains from pipelining.
         self._closes = bool(self._http.trailing_data[0])
         return Request(method, event.target.decode("ascii").partition("?")[0], headers)
 

@@ -79,7 +79,7 @@ class AdminServer:
         self._file: SocketFile | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None], float] = {}  # connections that wait for a request: since when
+        self._waiting: dict[asyncio.Task[None], float] = {}  # connection → since when it has waited for a request
         self._scraping = 0  # scrapes that are being answered
         self._is_crowded = False  # whether a new connection waits for room
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
@@ -140,7 +140,7 @@ class AdminServer:
         """Leave the port to another process: stop accepting, and go on serving open connections."""
         listener, self._listener = self._listener, None
         if self._accepting is not None and listener is not None:
-            self._accepting.add_done_callback(lambda _: listener.close())  # once the loop no longer waits for it
+            self._accepting.add_done_callback(lambda _: listener.close())  # once the loop no longer watches it
             self._accepting.cancel()
 
     def remove_path(self) -> None:
@@ -171,7 +171,7 @@ class AdminServer:
         give_up = loop.time() + LINGER_SECONDS
         await asyncio.sleep(LOOK_SECONDS)
         while loop.time() < give_up and (busy := [task for task in self._tasks if self._is_busy(task)]):
-            # Then look again: some become idle, and need not end.
+            # Wake up now and then: a connection that has become idle need not end.
             await asyncio.wait(busy, timeout=LOOK_SECONDS)
 
     def _is_busy(self, task: asyncio.Task[None]) -> bool:
@@ -183,10 +183,10 @@ class AdminServer:
     async def _accept(self, alone: asyncio.Event | None) -> None:
         listener = self._listener
         assert listener is not None
-        if alone is not None:  # until then the other process answers for the proxy
+        if alone is not None:  # until it is set, the other process answers for the proxy
             await alone.wait()
         while True:
-            # Do not accept before the turn: if this task ends meanwhile, the connection is left to another process.
+            # Make room before accepting: if this task ends meanwhile, the connection is left to another process.
             await until_readable(listener)
             await self._make_room()
             try:
@@ -212,7 +212,7 @@ class AdminServer:
             longest = min(self._waiting, key=self._waiting.__getitem__, default=None)
             if longest is not None and self._waiting[longest] <= time.monotonic() - YOUNG_SECONDS:
                 longest.cancel()
-            # Then look again: busy connections become idle, and idle ones may be too young to close.
+            # Wake up now and then: a busy connection may become idle, and a young one old enough to close.
             await asyncio.wait(self._tasks, timeout=YOUNG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._is_crowded = False
 
@@ -249,7 +249,7 @@ class AdminServer:
                 break
             answer = await self._answer(conversation, request, is_local)
             if self._is_crowded or self._listener is None:
-                conversation.close_after()  # keep-alive is only a courtesy
+                conversation.close_after()  # HTTP does not require keep-alive
             out = await self._turns.run(partial(conversation.respond, answer.response))
             if writer.is_closing():
                 return
@@ -262,9 +262,9 @@ class AdminServer:
             patience = IDLE_SECONDS
         if writer.is_closing():
             return
-        self._waiting[task] = -math.inf  # the first to make room
+        self._waiting[task] = -math.inf  # closed first when room is needed
         writer.write_eof()
-        # Unread input would reset the connection, and the response be lost.
+        # Closing with unread input would reset the connection, and the response would be lost.
         async with asyncio.timeout(LINGER_SECONDS):
             while await reader.read(READ):
                 pass
@@ -305,7 +305,7 @@ class AdminServer:
             while True:
                 self._waiting[task] = since
                 data = await reader.read(READ)
-                del self._waiting[task]  # not closed to make room while its request waits
+                del self._waiting[task]  # its request is being handled: do not close it to make room
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
                 try:
                     request = await self._turns.run(partial(conversation.receive, data))

@@ -131,7 +131,7 @@ def judge(facts: Facts) -> list[Finding]:
 def _server(facts: Facts) -> Iterator[Finding]:
     info = facts.info
     if not info:
-        return  # the finding on rights explains it
+        return  # the finding on rights says why INFO is missing
     valkey = info.get("server_name") == "valkey" or "valkey_version" in info
     text = info.get("valkey_version") if valkey else info.get("redis_version")
     name, oldest = ("Valkey", OLDEST_VALKEY) if valkey else ("Redis", OLDEST_REDIS)
@@ -167,7 +167,7 @@ def is_cluster_node(info: Mapping[str, str]) -> bool:
 def _node(facts: Facts) -> Iterator[Finding]:
     node = facts.node
     if node is None:
-        return  # the finding on rights explains it
+        return  # the finding on rights says why the node is unknown
     if not facts.ports.isdisjoint((node.address.port,)):
         where = f"the node announces {node.address}, where the proxy listens"
         role = f"{_count(len(node.slots), 'slot')}" if node.primary else "replica"

@@ -75,7 +75,7 @@ def check_takeover(settings: Settings) -> Iterator[Finding]:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
             try:
-                with contextlib.suppress(BlockingIOError):  # many wait there
+                with contextlib.suppress(BlockingIOError):  # its queue is full: somebody listens there
                     probe.connect(str(path))
                 text = "is in use: a proxy that starts takes over from the one there"
             except (FileNotFoundError, ConnectionRefusedError):

@@ -83,7 +83,7 @@ _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("publish", (b"PUBLISH", EVENTS, b"")),
     ("exists", (b"EXISTS", *_KEYS)),
     ("unlink", (b"UNLINK", *_KEYS)),
-    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # above: only whether it is known
+    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # the RPUSH above shows only whether the server knows it
 )
 """Further requests, for users who may use only some forms of a command, or some keys and channels."""
 

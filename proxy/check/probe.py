@@ -95,7 +95,7 @@ def ask(
                     connection.settimeout(left())
                     data = connection.recv(LARGEST)
                     if not data and not reply and by_tls:
-                        # other problems reach clients as a reply
+                        # Without a certificate there is no reply; any other problem would get one.
                         raise CertificateWantedError("it closed the connection after the handshake")
                     if not data:
                         raise NoAnswerError("it closed the connection" + (" in the middle of a reply" if reply else ""))

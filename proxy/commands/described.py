@@ -142,11 +142,11 @@ class ServerCommands:
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Load the server's reply to `COMMAND`."""
         described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
-        # A server with one command of a dialect stores such lifetimes itself, so the proxy must not add the others.
+        # A server with one command of a dialect stores its lifetimes itself, so the proxy must not add the others.
         kept = {_house(name) for name in DIALECTS if name in described}
         self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
-        self.declares_terms = self.has(b"EVAL_RO")  # both came with Redis 7.0
+        self.declares_terms = self.has(b"EVAL_RO")  # scripts with flags and EVAL_RO both came with Redis 7.0
         self._terms.clear()
         self.worked_out.clear()
 

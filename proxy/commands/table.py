@@ -63,13 +63,13 @@ class Effect(Enum):
             case Effect.IMPORT:
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
-                return False  # deadlines of what it may add are voided first
+                return False  # deadlines of members that it may add are voided first
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.WATCH:
                 return False
             case Effect.REMOVE | Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY | Effect.VANISH | Effect.MIGRATE:
-                return False  # leftovers are voided when a member is added
+                return False  # leftover deadlines are voided when a member is added
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
                 return False
         assert_never(self)
@@ -115,11 +115,11 @@ class Effect(Enum):
         """Whether a request may be forwarded unchanged if its user may not run the script that would replace it."""
         match self:
             case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER | Effect.IMPORT:
-                return True  # deadlines of what it may add are voided first, as while blind
+                return True  # deadlines of members that it may add are voided first, as when the proxy is blind
             case Effect.REMOVE | Effect.VANISH:
-                return True  # leftovers are voided when a member is added
+                return True  # leftover deadlines are voided when a member is added
             case Effect.KEYSPACE:
-                return True  # would show the proxy's own keys
+                return True  # at worst the user sees the proxy's own keys
             case Effect.REPLACE | Effect.RENAME | Effect.COPY | Effect.MOVE:
                 return False  # it may change deadlines of existing members, depending on its success
             case Effect.EXPIRE | Effect.LIFETIME:

@@ -30,7 +30,7 @@ class Alarm:
         self.next_deadline = -math.inf
         self.is_idle = False
         self.on_first: Callable[[], None] = lambda: None
-        self._set: list[list[float]] = []  # when deadlines were set (time.monotonic), and the earliest
+        self._set: list[list[float]] = []  # pairs: when deadlines were set (time.monotonic), and the earliest of them
         self._rung = -math.inf  # when another proxy last announced deadlines
         self._wake: Callable[[], None] | None = None
 

@@ -68,7 +68,7 @@ class Coverage:
         self.search: Callable[[bytes], object] = _nothing
         self.on_announced: Callable[[], None] = lambda: None
         self.on_covered: Callable[[list[bytes]], None] = lambda _: None
-        self._begun: set[bytes] = set()  # by this proxy's connections, not yet confirmed
+        self._begun: set[bytes] = set()  # entries that this proxy's connections use and others have not yet confirmed
         self._confirmed: set[bytes] = set()
         self._confirmed_prefixes: tuple[bytes, ...] = ()
         self._confirmed_whole: frozenset[bytes] = frozenset()
@@ -199,7 +199,7 @@ class Coverage:
         prefixes = [entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX]
         for prefix in prefixes:
             if any(prefix != other and prefix.startswith(other) for other in prefixes):
-                self._confirmed.discard(_PREFIX + prefix)  # a wider one is confirmed
+                self._confirmed.discard(_PREFIX + prefix)  # a shorter prefix is confirmed, which includes this one
         self._confirmed_prefixes = tuple(entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX)
         self._confirmed_whole = frozenset(entry[1:] for entry in self._confirmed if entry[:1] == _WHOLE)
 

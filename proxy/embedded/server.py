@@ -172,7 +172,7 @@ async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | No
             return None
         reason = f"would overlook {', '.join(overlooked)}"
     except EmbeddedError:
-        # Do not quote its output: it may advise to repair a file that another server can read.
+        # Do not quote the server's output: it may advise to repair a file that another server can read.
         reason = "refuses its format"
     finally:
         await trial.stop()
@@ -255,7 +255,7 @@ class ServerProcess:
                 await self._process.wait()
         if self._drain is not None:
             await self._drain
-        # The guard has removed it, unless the guard never ran or was killed.
+        # The guard has removed the folder, unless the guard never ran or was killed.
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _spawn(self, command: list[str]) -> None:

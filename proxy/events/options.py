@@ -17,7 +17,7 @@ from proxy.events.rules import MOST_ENTRIES, Rule
 from proxy.keydb.options import SETTINGS
 from proxy.settings import Settings
 
-__all__ = ["SETTINGS", "group"]  # an import uses the same settings
+__all__ = ["SETTINGS", "group"]  # passed on: `import` has the same settings
 
 HELP: Final = """Manage expiry notifications: rules say where expired members are reported.
 

@@ -29,7 +29,7 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._at = self.local()
-        # Until the first reply: the machines' wall clocks are about the same.
+        # Until the first reply, assume that the machines' wall clocks agree.
         self._low = self._high = time.time() * 1000 - self._at
         self._listeners: list[Callable[[float], None]] = []
         self._answered = False
@@ -63,7 +63,7 @@ class ServerClock:
         if self._answered and low <= earlier_high and earlier_low <= high:
             self._low, self._high = max(low, earlier_low), min(high, earlier_high)
         elif sent < self._stepped:
-            # A reply from after the step has overtaken this one on another connection, or vice versa.
+            # Sent before the step was noticed, so the reply may be from before the step: ignore it.
             return
         else:
             step = (low + high - earlier_low - earlier_high) / 2

@@ -299,7 +299,7 @@ class Engine:
             self._indexes.observe(sent, moment)
             members += gone
             self._metrics.members_expired_total[trigger] += gone
-            if trigger == "sweep":  # leave the server to others for the same time
+            if trigger == "sweep":  # leave the server to others for as long as this call took
                 await asyncio.sleep(asyncio.get_running_loop().time() - began)
         return members
 

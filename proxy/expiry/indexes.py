@@ -109,7 +109,7 @@ class Indexes:
         self._coverage = coverage
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._met: set[int] = set()  # the databases of the last look
+        self._met: set[int] = set()  # the databases that existed at the last look
         self.order = SlotOrder()
         self.misplaced = asyncio.Event()
         self.clustered = asyncio.Event()
@@ -207,7 +207,7 @@ class Indexes:
         databases, order = sorted(self._coverage.databases), self.order
         if not slots.primary:
             return [Look(database, math.inf, []) for database in databases], 0.0
-        await self.learn_slots(tuple(slots.changed))  # the tracker collects changes for a while first
+        await self.learn_slots(tuple(slots.changed))  # now: the tracker would first collect changes for a while
         due = order.due(moment / 1000, SLOTS_AT_ONCE)
         taken = await self._take_lease() if due and for_sweep else 0.0
         looks: list[Look] = []

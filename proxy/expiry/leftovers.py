@@ -113,7 +113,7 @@ class Leftovers:
         left, voided, void = [(key, b"0") for key in keys], 0, 0
         own = self._commands.has(b"HPEXPIREAT")
         while left:
-            # While a slot is moved a node may have one key and not another.
+            # While a slot is moved, a node may have only some of its keys.
             at_once = 1 if self._names.is_moving(left[0][0]) else self._at_once
             pages = await self._engine.void_pages(database, left[:at_once], own=own)
             gone = sum(gone for _, _, gone, _ in pages)

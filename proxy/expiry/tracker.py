@@ -120,7 +120,7 @@ class Tracker:
         self._news = asyncio.Event()
         self._loaded = False
         self._partial: set[int] = set()  # databases whose indexes were read because their lists were incomplete
-        self._complaints: set[str] = set()  # logged since the server was last reached: two could alternate for ever
+        self._complaints: set[str] = set()  # logged since the server was last reached, as two could alternate for ever
 
     @property
     def is_first(self) -> bool:
@@ -201,7 +201,7 @@ class Tracker:
             finally:
                 await end(tasks)
             for task in done:
-                task.result()  # they end only with an error
+                task.result()  # these tasks end only with an error
         finally:
             await connection.disconnect(nowait=True)
 
@@ -234,7 +234,7 @@ class Tracker:
         """Return the prefixes of the keys whose changes the server reports."""
         words = [b"PREFIX", self._names.events]
         if self._names.slots is not None:
-            words = [b"PREFIX", self._names.prefix]  # keys may arrive at any time
+            words = [b"PREFIX", self._names.prefix]  # all of the proxy's keys: slots may arrive at any time
         return words
 
     def read_slots(self, numbers: Iterable[int]) -> None:
@@ -244,7 +244,7 @@ class Tracker:
 
     async def _invalidated(self, push: list[Any]) -> object:
         slots = self._names.slots
-        if push[1] is None and slots is not None:  # FLUSHALL: no key is left to report
+        if push[1] is None and slots is not None:  # FLUSHALL: the push names no keys
             slots.changed |= slots.indexed
         for name in push[1] or ():
             if name.endswith(b"events"):
@@ -277,10 +277,10 @@ class Tracker:
                     await self._learn_slots(changed)
                     await asyncio.sleep(_REST_SECONDS)
             else:
-                self._take_changed()  # no message comes for these: the subscription was refused
+                self._take_changed()  # changed slots without a message: the subscription was refused
                 await self._indexes.find_databases()
                 if await self._read_lists() and self._alarm.is_idle:
-                    self._alarm.ring()  # deadlines set by a client that bypasses proxies
+                    self._alarm.ring()  # an index that no proxy announced: a client bypasses the proxies
             self._clear_up()
 
     def _take_changed(self) -> set[int]:
@@ -359,7 +359,7 @@ class Tracker:
         self._note_rules(told=await self._indexes.has_rules())
         if await self._indexes.has_traces():
             self._coverage.ever = True
-        await self._indexes.look()  # for the clock
+        await self._indexes.look()  # to learn the server's time
         self._open()
         if self._see():
             self._say_loaded(asyncio.get_running_loop().time() - started)
@@ -387,7 +387,7 @@ class Tracker:
     def _see(self) -> bool:
         """Stop being blind if everything has been read; return whether it has."""
         slots = self._names.slots
-        # The index of a slot on its way may be elsewhere, but the slot has been surveyed.
+        # Ignore slots that are being moved: their index may be elsewhere, but they have been surveyed.
         self._coverage.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)
         self._coverage.see()
         return self._coverage.loaded

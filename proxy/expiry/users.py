@@ -39,7 +39,7 @@ class UserWatch:
         self._caller = caller
         self._tracker = tracker
         self._users = users
-        self._read: dict[bytes, User] = {}  # the lines of the last reply
+        self._read: dict[bytes, User] = {}  # line of the last reply → its user
 
     async def run(self) -> None:
         """Poll until cancelled."""

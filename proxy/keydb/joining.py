@@ -47,7 +47,7 @@ class Membership:
         self._coverage = Coverage()
         self._coverage.loaded = True
         self._keys: list[bytes] = []  # prefixes not yet announced
-        self._listed: dict[int, Coverage] = {}  # the prefixes listed in each database
+        self._listed: dict[int, Coverage] = {}  # database → the prefixes listed in it
         self._proxies = Proxies(self._coverage, names, patience, lambda: None)
         self._connection: Any = upstream.listening_connection(_unasked, self._proxies.received)
         self._tasks: list[asyncio.Task[None]] = []

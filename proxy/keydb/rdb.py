@@ -580,7 +580,7 @@ class Reader:
     def _skip_member(self) -> _Need:
         begin = self.offset
         size, encoding = yield from self._length()
-        # Too long to be named in a deadline; but its beginning might be mistaken for a shorter member.
+        # A deadline never names a longer member. Keep one byte more than that, so that it equals no shorter one.
         if encoding is None and size > LARGEST:
             member = yield from self._take(LARGEST + 1)
             yield from self._skip(size - LARGEST - 1)

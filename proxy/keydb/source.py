@@ -97,7 +97,7 @@ class ServerSource:
         self._server = server
         self.size: int | None = None
         self._reader: asyncio.StreamReader
-        self._sent: tuple[str, ...] = ()  # the credentials it logged in with
+        self._sent: tuple[str, ...] = ()  # the credentials of the last login
 
     def __str__(self) -> str:
         """The address, without credentials."""
@@ -113,7 +113,7 @@ class ServerSource:
         protocol = _Stream(self._reader)
         try:
             await self._server.connect(lambda: protocol)
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # OSError includes TimeoutError
             raise SourceError(complaint(self._server, error, rights="")) from error
         try:
             assert protocol.transport is not None
@@ -142,7 +142,7 @@ class ServerSource:
         await self._ask(transport, "REPLCONF", "capa", "eof")
         await self._ask(transport, "REPLCONF", "rdb-only", "1")
         transport.write(_request("SYNC"))
-        for _ in range(_EMPTY_LINES):  # it is still writing the file
+        for _ in range(_EMPTY_LINES):  # the server sends empty lines while it is still writing the file
             if head := await self._line():
                 break
         else:

@@ -104,13 +104,13 @@ class Listeners:
         self._places: list[int] = []  # each listener's number, the same in all workers
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()  # and tasks that wait for a PROXY header
+        self._handshakes: set[asyncio.Task[None]] = set()  # tasks of TLS handshakes, and of waits for a PROXY header
         self._turns = TurnQueue(Turns())  # of handshakes
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
         self._say_unlisted = Seldom(log.warning, "clients refused: not in listen_proxy_protocol")
         self._say_failed = Seldom(log.error, "cannot accept clients")
-        self._say_header = Seldom(log.warning, "client refused: no proxy header that can be used")
+        self._say_header = Seldom(log.warning, "client refused: no usable proxy header")
         self._say_handshake = Seldom(log.warning, "client TLS handshake failed")
 
     async def open(self, file_at: FileAt, given: list[Listener] | None = None) -> None:
@@ -275,7 +275,7 @@ class Listeners:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
         except BaseException as error:
-            # Whatever went wrong, the client is gone: no other code uncounts it.
+            # Whatever went wrong, the client is gone, and nothing else would take it off the count.
             self.left(connection)
             connection.dropped()
             client.close()

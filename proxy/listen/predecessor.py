@@ -76,7 +76,7 @@ class Predecessor:
         self.ended = asyncio.Event()
         self._path = path
         self._way: socket.socket | None = way
-        self._early = b""  # received directly after the sockets
+        self._early = b""  # what the other process said directly after its sockets
         self._answered = asyncio.Event()
         self._gave_up = False
         self._signs: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class Predecessor:
             while True:
                 try:
                     return cls._met(path)
-                except (BrokenPipeError, ConnectionResetError):  # it ends just then: soon there is another one, or none
+                except (BrokenPipeError, ConnectionResetError):  # it is ending: soon there is another proxy, or none
                     if time.monotonic() >= until:
                         raise
                     time.sleep(_AGAIN_SECONDS)
@@ -127,7 +127,7 @@ class Predecessor:
         _wait(lambda: bool(select.select([way], [], [], _LOOK_SECONDS)[0]))
         line, descriptors, flags, _ = socket.recv_fds(way, _LONGEST, MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
-        if flags & socket.MSG_CTRUNC:  # some are lost
+        if flags & socket.MSG_CTRUNC:  # some descriptors were lost: this process has no room for them
             raise OSError(errno.EMFILE, "too few open files to take the sockets: raise their limit (ulimit -n)")
         if not line:
             raise BrokenPipeError
@@ -180,7 +180,7 @@ class Predecessor:
         if said == GIVES_UP:
             self._gave_up = True
         else:
-            self.ended.set()  # it has said that it ends, or was killed
+            self.ended.set()  # the other process says that it ends, or was killed
         self._answered.set()
         self.close()
 
@@ -273,7 +273,7 @@ def _check_user(other: socket.socket) -> None:
         ConnectionError: it belongs to another user.
     """
     if not sys.platform.startswith("linux"):
-        return  # the path has to be in a folder of this user
+        return  # cannot be checked here: the path has to be in a folder of this user
     credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
     if user not in (0, os.geteuid()):

@@ -93,7 +93,7 @@ class Succession:
             made._predecessor, made._listener, made.alone = found, found.listener, found.ended
             if found.marks is not None:
                 made._file = made.file(settings.takeover, found.marks)
-            if given is None:  # else use systemd's; the old proxy is still told to end
+            if given is None:  # otherwise systemd's sockets are used; the old proxy is still told to end
                 made.given = found.given
         return made
 
@@ -129,7 +129,7 @@ class Succession:
         if self._predecessor is not None:
             await self._predecessor.relieve()
             self._drop_rest()
-            log.info("listening sockets taken over", takeover=str(self._path))
+            log.info("took over the listening sockets", takeover=str(self._path))
         try:
             if self._listener is None:
                 await clear_socket(self._path)
@@ -200,7 +200,7 @@ class Succession:
         if said == STARTS and self._has_all:
             self._be_patient(visitor)
         elif said == SERVES and self._has_all:
-            log.info("taken over by another process", takeover=str(self._path))
+            log.info("handed over to another process", takeover=str(self._path))
             self._leave(visitor)
         else:
             self._part(visitor)
@@ -214,7 +214,7 @@ class Succession:
 
     def _give_up(self, visitor: socket.socket) -> None:
         if self._hear(visitor):
-            return  # this process was held up, not the visitor
+            return  # the visitor's sign was there: this process was late to read it
         log.warning("takeover given up: no sign of the other process", takeover=str(self._path))
         with contextlib.suppress(OSError):
             visitor.send(GIVES_UP)

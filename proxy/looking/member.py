@@ -66,7 +66,8 @@ class Facts:
         """The deadline that is stored, void or not, in Unix ms."""
         if self.score is None:
             return None
-        return whole_ms(self.score) if self.score >= 0 else int(-self.score)  # a time set by shared/comb.lua
+        # A void deadline is stored negated, and may have a time as its fraction.
+        return whole_ms(self.score) if self.score >= 0 else int(-self.score)
 
 
 async def find_out(servers: Servers, key: bytes, member: bytes) -> Facts:

@@ -192,7 +192,7 @@ class Soonest:
             if not first.read:
                 await self._read_on(first)
             self._keep(first)
-            # A deadline earlier than one already yielded has been set since.
+            # Skip a deadline earlier than the last one yielded: it has been set since.
             if self._given is None or deadline > self._given:
                 self._given = deadline
                 given += 1

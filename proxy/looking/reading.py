@@ -92,7 +92,7 @@ class Server:
                         replies.append(await self._connection.read_response(timeout=math.inf))
                     except ResponseError as error:
                         replies.append(error)
-        except (RedisError, OSError) as error:  # TimeoutError is one
+        except (RedisError, OSError) as error:  # OSError includes TimeoutError
             raise LookError(complaint(self._upstream, error, rights=_RIGHTS)) from error
         return replies
 
@@ -202,7 +202,7 @@ async def _reach(upstream: Upstream, settings: Settings, stack: contextlib.Async
         pool = upstream.control().connection_pool
 
         async def close() -> None:
-            with contextlib.suppress(RedisError, OSError):  # TimeoutError is one
+            with contextlib.suppress(RedisError, OSError):  # OSError includes TimeoutError
                 async with asyncio.timeout(_CLOSING_SECONDS):
                     await pool.disconnect()
 

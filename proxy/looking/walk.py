@@ -50,7 +50,7 @@ class Walk:
         self.last: Element | None = None
         self.done = False
         self._floor = "(0" if floor <= 0 else repr(floor)
-        self._ties = 0  # elements read so far with the last one's score; -1 when ranks are used
+        self._ties = 0  # number of elements read so far with the score of the last one; -1: read by rank from now on
         self._rank: int | None = None  # expected rank of the next element; None: search for it
         self._low = 0  # lower bound of the search
         self._high: int | None = None  # upper bound
@@ -108,11 +108,11 @@ class Walk:
                 self._high = self._start
             if self._low == self._high:
                 self._rank, self._low, self._high = self._low, 0, None
-            elif self._high is not None and self._low > self._high:  # it has changed meanwhile
+            elif self._high is not None and self._low > self._high:  # the set has changed: search again
                 self._low, self._high = 0, None
             return []
         if self._start and not (found and found[0] <= self.last):
-            self._rank = None  # elements before it were removed, so ranks have shifted
+            self._rank = None  # earlier elements were removed, so ranks have shifted: search again
             return []
         new = self._behind_last(found)
         self._rank = self._start + len(found)

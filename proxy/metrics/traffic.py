@@ -63,7 +63,7 @@ class Traffic:
         if connection is None:
             return
         if transport.is_closing() and transport.get_extra_info("sslcontext") is not None:
-            return  # the loop may have closed the socket, and another may have its descriptor
+            return  # the loop may have closed the socket, and another socket may have its descriptor
         counts = counts_of(connection.socket)
         if counts is None:
             return
@@ -71,7 +71,7 @@ class Traffic:
         metrics, side = self._metrics, connection.side
         metrics.received_bytes_total[side] += max(0, received - connection.received)
         metrics.sent_bytes_total[side] += max(0, sent - connection.sent)
-        # The retransmitted bytes are reported a little later than they are sent; never count a byte twice for that.
+        # The kernel counts retransmitted bytes late, so `sent` may fall for a moment: never count a byte twice.
         connection.received, connection.sent = received, max(sent, connection.sent)
 
     def closed(self, transport: asyncio.BaseTransport) -> None:
@@ -117,7 +117,7 @@ def counts_of(connection: socket.socket) -> tuple[int, int] | None:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         received, unsent, sent, again = _TCP_INFO.unpack(info)
     except (OSError, ValueError, struct.error):
-        return None  # it is closed, or the kernel is too old
+        return None  # the socket is closed, or the kernel is too old
     return received, sent + unsent - again
 
 

@@ -89,12 +89,12 @@ class Proxies:
         self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
-        self._begun = False  # whether its pushes and replies go to `received` and `answered`
+        self._begun = False  # whether this connection's pushes and replies go to `received` and `answered`
         self._lost = lease_clock()  # since when there is no connection
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
         self._say_unreadable = Seldom(log.warning, "unreadable message on a proxy channel")
-        # Requests without a reply: the function for the reply, or None for the protocol's own requests.
+        # Unanswered requests: the function that takes the reply, or None for the protocol's own requests.
         self._pending: deque[Callable[[Any], None] | None] = deque()
         self._asking: set[asyncio.Future[Answers]] = set()
         self._planned = math.inf  # when the protocol's next step is due, by `lease_clock`
@@ -103,7 +103,7 @@ class Proxies:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._member = Member(own, _Entries(coverage, self._under_way), self)
-        self._told = True  # whether there may be others, when `changed` was last called
+        self._told = True  # `Coverage.shared` when `changed` was last called
         self._distrust()
 
     # The connection (used by the tracker).
@@ -112,7 +112,7 @@ class Proxies:
         """Begin on a new connection that already receives the server's tracking messages and awaits no reply."""
         self._distrust()
         self._drop_requests()
-        # A cluster delivers messages to all nodes; only proxies in front of the same node talk to each other.
+        # A cluster delivers messages to all nodes: name the node, as only its own proxies need them.
         slots = self._names.slots
         self._everybody = self._names.prefix + b"proxies" + (b"" if slots is None else b":" + slots.node)
         self._connection = connection
@@ -311,7 +311,7 @@ class Proxies:
         """Have other proxies cover prefixes, or give up after a time: then `Coverage.unconfirmed` still lists them."""
         patience = 2 * LEASE + self._patience
         if self._connection is None:
-            patience += self._lost - lease_clock()  # wait for an outage once, not with each request
+            patience += self._lost - lease_clock()  # counted from the start of the outage, not per request
         if patience <= 0:
             self._say_refused(prefixes=len(entries))
             return
@@ -351,7 +351,7 @@ class Proxies:
 
     def _distrust(self) -> None:
         if self._refused:
-            self._coverage.see()  # blind until the prefixes are read
+            self._coverage.see()  # covers every key until the prefixes are read
             return
         self._coverage.trusted_until = -float("inf")
         self._coverage.distrust()

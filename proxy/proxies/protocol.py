@@ -147,19 +147,19 @@ class Member:
         self._own_lease = lease * (1 - DRIFT)
         self._requests: deque[tuple[str, float]] = deque()
         self._sent = -math.inf  # when the last renewal was sent
-        self._until = -math.inf  # the end of the own lease
-        self._proven = -math.inf  # when the latest request with a reply was sent
+        self._until = -math.inf  # the end of this proxy's own lease
+        self._proven = -math.inf  # when the latest answered request was sent
         self._trusts = False
-        self._ever = False  # whether it has ever had trust
+        self._ever = False  # whether `_trusts` has ever been true
         self._join = 0
         self._joiners: dict[bytes, int] = {}  # proxies to welcome → the number of their join
         self._welcomed = -math.inf
         self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
         self._not_before = math.inf  # the earliest time at which to trust again
-        self._others: dict[bytes, float] = {}  # until when to wait for each
+        self._others: dict[bytes, float] = {}  # other proxy → until when to wait for it
         self._flight: _Flight | None = None
         self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
-        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # each with its time limit
+        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # the float: until when to wait
         self._last_bytes = 0  # size of the keys in the last batch
         self._last_number = 0
 
@@ -209,7 +209,7 @@ class Member:
         self._requests.clear()
         self._proven = self._until = -math.inf
         self._not_before = math.inf
-        self._recall(None, now)  # earlier messages may be out of date
+        self._recall(None, now)  # what others were told before may be out of date
         self._rejoin(now)
         if self._flight is not None:
             self._publish_flight(now)
@@ -220,7 +220,7 @@ class Member:
         self._trusts = False
         self._welcomes = None
         self._unacknowledged.clear()
-        self._joiners.clear()  # on the next connection everyone is told all keys
+        self._joiners.clear()  # on the next connection `_recall` tells everyone all keys
         self._keys.forget_announced()
         if self._flight is not None:
             self._flight.awaited = None
@@ -298,14 +298,14 @@ class Member:
             self._welcomes.pop(sender, None)
         self._advance(now)
 
-    # The own lease.
+    # This proxy's lease.
 
     def _prolong(self, sent: float, now: float) -> None:
         self._proven = max(self._proven, sent)
         self._until = max(self._until, self._lease_begins(sent, now) + self._own_lease)
 
     def _lease_begins(self, sent: float, now: float) -> float:
-        del now  # when the reply arrives, others may have waited for long
+        del now  # not `now`: when the reply arrives, others may have counted down for long
         return sent
 
     def _see_lapse(self, now: float) -> None:
@@ -397,7 +397,7 @@ class Member:
             del self._others[name]
         if self.crowded and self.connected and len(self._others) <= MOST_OTHERS // 2:
             self.crowded = False
-            self._rejoin(now)  # to learn of all proxies again
+            self._rejoin(now)  # it may not know all proxies: learn of them again
         while self.connected:
             flight = self._flight
             if flight is not None:
@@ -426,7 +426,7 @@ class Member:
         }
 
     def _is_known_to_all(self, flight: _Flight, now: float) -> bool:
-        # Without trust there may be others that have joined and were not told.
+        # Without trust, a proxy may have joined that was not told of this announcement.
         assert flight.awaited is not None
         known = not self.crowded or now >= flight.sent + self._lease
         return known and now < self.trusted_until and all(until <= now for until in flight.awaited.values())

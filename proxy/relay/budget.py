@@ -76,7 +76,7 @@ class Holding:
     def __init__(self, budget: HeldBudget) -> None:
         self.bytes = self.beside = 0
         self._budget = budget
-        self._recount: asyncio.TimerHandle | None = None  # checks whether the server has taken what it was sent
+        self._recount: asyncio.TimerHandle | None = None  # counts again the bytes that the server had not yet taken
 
     def account(self, waiting: int, unsent: int, again: Callable[[], object], beside: int = 0) -> bool:
         """Record the connection's bytes; return whether it may hold that many.
@@ -90,7 +90,7 @@ class Holding:
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0
         elif self._recount is None:
-            # The loop may not report it: it calls `resume_writing` only after `pause_writing`.
+            # Nobody may report that they were taken: the loop calls `resume_writing` only after `pause_writing`.
             self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count, again)
         before, self.bytes, self.beside = self.bytes + self.beside, waiting + unsent, beside
         return self._budget.account(before, self.bytes + beside, unsent)

@@ -188,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _begin(self, upstream: UpstreamConnection) -> None:
-        self._connecting = None  # nearly done: cancelling it now would close upstream without notice
+        self._connecting = None  # cancelling this task now would close the connection that it has just made
         self._conversation = talk = Conversation(
             self, self._surroundings, self._course, self._transport, upstream, self._holding
         )
@@ -307,7 +307,7 @@ class ClientConnection(asyncio.Protocol):
             self._conversation.abandon()
         self._transport.abort()
         if self._course.state in (State.CONNECTING, State.ORPHANED):
-            self.close()  # now: a new connection could still attach, and the loop would close it silently
+            self.close()  # not in `connection_lost`: meanwhile a new connection could attach, and be closed silently
 
     def _give_up_connecting(self) -> None:
         if self._connecting is not None:

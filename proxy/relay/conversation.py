@@ -197,7 +197,7 @@ class Conversation:
         """Send the session's output to the server, and handle its question."""
         surroundings, session = self._surroundings, self._session
         if surroundings.lanes is not None:
-            surroundings.lanes.flush()  # a key's first deadline must follow requests that were judged without it
+            surroundings.lanes.flush()  # send shared requests first: this may set a key's first deadline
         asked = session.question
         try:
             out = judge()
@@ -347,7 +347,7 @@ class Conversation:
     async def _read_again(self, session: Session, late: list[Late]) -> None:
         """Remove due members, and resend reads whose replies were late."""
         keys = tuple({key: None for read in late for key in read.keys})
-        with suppress(OSError, TimeoutError):  # on failure the client's own connection does it
+        with suppress(OSError, TimeoutError):  # if it fails, a script on the client's own connection removes them
             await self._surroundings.answer(Question(due=keys))
         if self._course.sends or self._course.state is State.DRAINING:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
@@ -411,7 +411,7 @@ class Conversation:
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
         if self._course.state not in TAKING:
-            return  # no more requests arrive, and the server closes after the last reply
+            return  # takes no requests any more, and ends after the last reply anyway
         is_held = self._course.state is State.HELD
         self._course.move(State.FINISHING)
         self._client.ignore()
@@ -430,7 +430,7 @@ class Conversation:
             return False
         drops = self.has_left_something
         if self._sharing is not None and self._sharing.away:
-            self._sharing.kept = b""  # it comes back with the reply, and ends
+            self._sharing.kept = b""  # the client returns to its own connection with the reply, and ends there
             self._flow.account()
         else:
             self._ending.turn_away(b"")

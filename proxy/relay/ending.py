@@ -101,23 +101,23 @@ class Ending:
         """Forward the client's half close to the server, after everything that it has sent."""
         session, upstream = self._session, self._upstream
         if session.unfinished or session.reads.under_way or self._comes_back_first():
-            return  # not yet: see `Conversation._proceed`; until then the vigil watches the client
+            return  # `Conversation._proceed` calls this again; until then the vigil watches the client
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
-        # On a half close the server discards unsent replies. If a reply that the client wants could be behind others
-        # that it does not want, first wait for a sign behind all, or one in front of a request that blocks.
+        # On a half close the server discards unsent replies. If a wanted one may be queued behind unwanted ones, first
+        # wait for a sign after all requests, or for one before a request that blocks.
         defers = halves and session.loss.is_possible
         sign = session.drain() if defers or not (halves or waits) else None
         if sign is None and not (halves or waits):
-            upstream.end_beneath()  # a request was sent in part: the rest will not come
+            upstream.end_beneath()  # no sign fits into a request sent in part, whose rest will not come
         rest = session.intake.rest()
         self._flow.account()
-        # A middlebox may ignore a half close below TLS, and no sign can follow a request that was cut off.
+        # Over TLS the server may not see the half close: a middlebox may ignore it. No sign follows a request cut off.
         self.untold = not halves or defers
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
         if halves and not defers:
-            # While the server has more to read before the end, it could hand others' data to this client. An incomplete
+            # Until the server has read up to the end, it could still send others' data to this client. An incomplete
             # request has no effect, so leave it out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
         elif sign is not None:
@@ -171,7 +171,7 @@ class Ending:
         sign = session.drain() if not upstream.closing else None
         self._discard()
         if self._course.state is State.ORPHANED:
-            self._outbound.send(sign or b"")  # after what was judged before
+            self._outbound.send(sign or b"")  # requests judged before still run, and the sign shows when they have
             self._client.close()
             return
         if sign is not None:
@@ -196,7 +196,7 @@ class Ending:
         self._client.ignore()
         if self._course.input_ended:
             self.end_refused()
-        # A server that no longer requires a login waits for the rest, which must not be sent unjudged.
+        # A server that no longer requires a login waits for the rest of the request, which must not be sent unjudged.
         self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
 
     def _lose_patience(self, line: bytes) -> None:

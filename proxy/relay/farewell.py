@@ -36,7 +36,7 @@ class Farewell:
         transport = self._transport
         if line:
             transport.write(line)
-        has_written = not transport.get_write_buffer_size()  # else a slow client may exceed the linger time
+        has_written = not transport.get_write_buffer_size()  # otherwise a slow client may exceed the linger time
         if transport.can_write_eof():
             transport.write_eof()
         elif has_written:

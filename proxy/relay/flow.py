@@ -88,7 +88,7 @@ class Flow:
             wanted = wanted and self.reads_on and not (self.rests or self.clogged)
             wanted = wanted and self._holding.bytes < self._most()
         elif state in TAKING and self._sharing is not None and self._sharing.leaving:
-            wanted = False  # received bytes stay buffered; the loop reads once more before it can be told to pause
+            wanted = False  # the loop may read once more before it pauses: those bytes stay buffered
         elif state is State.HELD:
             # A client may send everything before it reads a reply: read on, or awaited replies might never arrive.
             wanted = self._asking.awaits_replies and not ended and self._holding.bytes < self._most()

@@ -46,7 +46,7 @@ class IdleWatch:
     def __init__(self, timeout: float, clients: Callable[[], Sequence[tuple[Abandonable, socket.socket]]]) -> None:
         self._timeout = timeout
         self._clients = clients
-        self._closed = Seldom(log.info, "idle clients closed")
+        self._closed = Seldom(log.info, "idle clients dropped")
 
     async def run(self) -> None:
         """Watch until cancelled."""

@@ -90,7 +90,7 @@ class Joint:
         self._by_digest = lane.has_script(self._call.script)
         self.port = port = Port(self._pieces.append)
         port.busy = True
-        port.request = self._left[0].request  # any request: its presence lets the lane give the call back
+        port.request = self._left[0].request  # any request will do: the lane gives back only ports that have one
         port.settled, port.lost, port.returned, port.broke = self._settle, self._lose, self._give_back, self._break
 
     def _batch(self, operations: list[Operation]) -> Loadable:

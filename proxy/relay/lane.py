@@ -112,13 +112,11 @@ class Lane(Droppable):
         self._changed = changed
         self._membership = Membership(fence, traffic)
         self._greeting = Greeting(identity, login)
-        self._scripts: set[Hashable] | None = (
-            set()
-        )  # those whose text was sent; None: scripts cannot be called by digest
+        self._scripts: set[Hashable] | None = set()  # scripts whose text was sent; None: digests do not work
         self._transport: asyncio.Transport
         self._replies = Replies()
         self._find = whole_replies(MUCH)
-        self._ports: deque[Port] = deque()  # those with unanswered requests, in order
+        self._ports: deque[Port] = deque()  # ports with unanswered requests, in the order of sending
         self._unheard = 0  # ports whose replies are not in the chunk that is being distributed
         self._long = LongReply(self, room, MANY_LINES if retires else sys.maxsize)
         self.load = Load(ran)
@@ -141,7 +139,7 @@ class Lane(Droppable):
         elif self._greeting.over:
             self.state = State.OPEN
             self.data_received = self._distribute  # type: ignore[method-assign]
-            self._transport.set_protocol(self)  # makes the loop look up the method again
+            self._transport.set_protocol(self)  # makes the loop look up `data_received` again
             self._changed()
 
     @property
@@ -167,7 +165,7 @@ class Lane(Droppable):
     def send(self, ports: list[Port], data: bytes) -> None:
         """Send requests, one for each port."""
         self._ports.extend(ports)
-        self._unheard += len(ports)  # a reply that is being distributed may have caused this request
+        self._unheard += len(ports)  # called within `_distribute` too, whose chunk has no replies to these
         self._transport.write(data)
 
     def has_come(self, count: int) -> bool:

@@ -127,10 +127,10 @@ class Lanes:
         self.metrics = metrics
         self.after = after
         self.room = Room()
-        self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds → client to wake → start of that time
+        self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds to wait → client to wake → when its wait began
         self._groups: dict[tuple[Identity, bool], Group] = {}
         self._refused: dict[Identity, float] = {}  # refused by the server → time before which not to try again
-        self._dirty: list[Group] = []  # those with something to send
+        self._dirty: list[Group] = []  # groups with something to send
         self._rests = False  # whether no lane needs frequent checks
         self._wanted = asyncio.Event()  # set when lanes need frequent checks
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
@@ -165,7 +165,8 @@ class Lanes:
         dirty = self._dirty
         if dirty:
             self._dirty = []
-            # Returned requests are judged at once, with later ones, which may set a first deadline.
+            # Flush all groups first: a returned request is judged at once, with later ones that may set a first
+            # deadline.
             for port, request in [unsent for group in dirty for unsent in group.flush()]:
                 port.give_back(request)
 
@@ -204,7 +205,7 @@ class Lanes:
                 if since + seconds > now:
                     break
                 if alarms.pop(sharer, None) is None:
-                    continue  # it ended because another client woke
+                    continue  # this client ended because another one woke
                 try:
                     sharer.wake()
                 except Exception as error:  # noqa: BLE001 - one client's defect is not another's
@@ -270,7 +271,7 @@ class Opener:
         self._opened = opened
         self._changed = changed
         self._opening: asyncio.Task[None] | None = None
-        self._again = 0.0  # earliest time to open another
+        self._again = 0.0  # earliest time to open another lane
         self.refused = False
 
     @property
@@ -327,13 +328,13 @@ class Group:
         self._all = lanes
         self._opener = Opener(lanes, identity, reads, self._add, self._choose)
         self._lanes: list[Lane] = []
-        self._lane: Lane | None = None  # for new requests
+        self._lane: Lane | None = None  # the lane for new requests
         self._ports: list[Port] = []
         self._requests: list[bytes] = []
         self._guarded: dict[Port, bytes] = {}  # reads of covered keys
         self._outlook = Outlook()
         self._joint: list[Taken] = []  # requests for joint calls
-        self._heard: dict[Lane, int] = {}  # number of reply chunks at the last look
+        self._heard: dict[Lane, int] = {}  # lane → its number of reply chunks at the last look
         self._used = False
         self._unused = 0
         self._batches = self._worth = 0

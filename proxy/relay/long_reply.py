@@ -79,7 +79,7 @@ class LongReply:
         self._host = host
         self._room = room
         self._most_lines = most_lines
-        self._kept_waiting = 0  # looks at this reply at which others waited behind its client
+        self._kept_waiting = 0  # number of looks at which others waited for this reply's client
         self._rescue_comes = False
 
     def grow(self, piece: bytes, *, ends: bool) -> bool:
@@ -131,7 +131,7 @@ class LongReply:
             ):
                 self._look_again(port, backlog, looks + 1)
             else:
-                log.warning("client closed: it does not read a long reply", bytes=left)
+                log.warning("client dropped: it does not read a long reply", bytes=left)
                 port.lost()
                 self._look_again(port, backlog, 0)
 

@@ -78,7 +78,7 @@ class Room:
     """Limits the parts of long replies that wait in the proxy, for all clients together."""
 
     def __init__(self) -> None:
-        self._ports: set[Port] = set()  # those that received part of a long reply
+        self._ports: set[Port] = set()  # ports that received part of a long reply
 
     def of(self, port: Port) -> int:
         """Return how many bytes may wait for one client now."""

@@ -25,7 +25,7 @@ _OVERTAKEN: Final = (
 def no_room(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str, str]) -> bytes:
     """Report that held requests exceed `held_limit`; `held`: bytes of this client."""
     metrics.requests_refused_total["held_limit"] += 1
-    log.warning("client closed: held_limit reached", bytes=held, **who)
+    log.warning("client dropped: held_limit reached", bytes=held, **who)
     return _ALONE if held > budget.limit else _TOGETHER
 
 
@@ -34,7 +34,7 @@ def too_large(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str,
     metrics.requests_refused_total["request_limit"] += 1
     advice = f"raise {budget.names}, if such requests are wanted"
     log.warning(
-        "client closed: request larger than request_limit", bytes=held, limit=budget.largest, advice=advice, **who
+        "client dropped: request larger than request_limit", bytes=held, limit=budget.largest, advice=advice, **who
     )
     return f"-ERR expiremember-proxy: request larger than {budget.names} ({budget.largest} bytes)\r\n".encode()
 
@@ -42,5 +42,5 @@ def too_large(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str,
 def overtaken(metrics: Metrics, who: Mapping[str, str]) -> bytes:
     """Report that a key got its first deadline after the head of an upload was judged."""
     metrics.requests_refused_total["overtaken"] += 1
-    log.warning("client closed: key got its first deadline during a slow upload", **who)
+    log.warning("client dropped: key got its first deadline during a slow upload", **who)
     return _OVERTAKEN

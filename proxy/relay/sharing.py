@@ -262,7 +262,7 @@ class Sharing:
 
     def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def receive(data: bytes) -> None:
-            # The client did not wait for the reply, so the answer will not show that everything was answered.
+            # The client did not wait for its reply: the answer to the question will not show that all is answered.
             self._patience.grow()
             self.state = State.OWN
             self._host.rebind()
@@ -382,7 +382,7 @@ class Sharing:
             return
         self._port.settled = None
         if data and self.state is State.STALE and self._ground.checks.shareable(data) is not Shared.NONE:
-            self._patience.left = 1  # one more request, then the question
+            self._patience.left = 1  # serve one more request, then ask the server again
         elif asyncio.get_running_loop().time() < self._since + 1 and not self._patience.retires:
             self._patience.grow()
         else:

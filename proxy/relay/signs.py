@@ -35,7 +35,7 @@ class Signs(Sender):
         """Send a sign after everything that was sent."""
         session, upstream = self._session, self._upstream
         if self._course.ended or self._course.refused:
-            return lambda: upstream.lost  # the server closes when it has read everything
+            return lambda: upstream.lost  # the server closes when it has read everything: that is the sign
         if not self._course.sends:
             return None
         passed: list[bool] = []

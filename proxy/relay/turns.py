@@ -28,7 +28,7 @@ class TurnQueue:
         self._turns = turns
         self._queue: deque[Callable[[], None]] = deque()
         self._answered: deque[Callable[[], None]] = deque()
-        self._lanes = self._answered, self._queue  # this turn's, and the next turn's
+        self._lanes = self._answered, self._queue  # the queue of this turn, and that of the next
         self._runs = False
 
     @property
@@ -52,7 +52,7 @@ class TurnQueue:
         turns, end = self._turns, time.monotonic() + _SECONDS
         first, second = self._lanes
         try:
-            for _ in range(len(first) + len(second)):  # one turn for each
+            for _ in range(len(first) + len(second)):  # one turn for each client that waits now
                 turns.waiting -= 1
                 work = (first or second).popleft()
                 self._lanes = first, second = second, first

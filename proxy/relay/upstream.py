@@ -134,7 +134,7 @@ class UpstreamConnection(Droppable):
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._read_pauses = ReadPauses()
-        self._unheard = False  # a TLS connection on which nothing has been received
+        self._unheard = False  # whether this is a TLS connection on which nothing has been received
         self._heard = 0  # number of chunks processed
         self.lost = self.ended_beneath = False
         self.write: Callable[[bytes], None]
@@ -216,11 +216,11 @@ class UpstreamConnection(Droppable):
             try:
                 data = replies.receive(data)
             except UnclearRepliesError:
-                log.warning("client closed: errors that cannot be told apart", **self._client.who)
+                log.warning("client dropped: errors that cannot be told apart", **self._client.who)
                 self.abort()
                 return
             except StrayReplyError as error:
-                log.error("client closed: stray reply", reply=repr(error.args[0]), **self._client.who)
+                log.error("client dropped: stray reply", reply=repr(error.args[0]), **self._client.who)
                 self.abort()
                 return
         if data:
@@ -253,7 +253,7 @@ class UpstreamConnection(Droppable):
         if self.closing or self.data_received == receiver:
             return
         self.data_received = receiver  # type: ignore[method-assign,assignment]
-        # Makes the loop look up the method again.
+        # Makes the loop look up `data_received` again.
         self._transport.set_protocol(self)
 
     def pause(self, why: ReadPause) -> None:
@@ -290,7 +290,7 @@ class UpstreamConnection(Droppable):
         if self._transport.get_write_buffer_size():
             self._transport.write_eof()
         else:
-            # The loop would do so later, after other writes: meanwhile this ended client could get others' data.
+            # The loop would shut the socket later, after other writes: until then this client could get others' data.
             self._shut()
 
     def end_beneath(self) -> bool:

@@ -96,7 +96,7 @@ class Vigil:
     async def _keep(self) -> None:
         host, course, progress = self._host, self._course, self._progress
         now = asyncio.get_running_loop().time
-        looks = int(course.ended and progress.drops)  # give the server a moment if that would drop requests
+        looks = int(course.ended and progress.drops)  # if giving up drops requests, give the server a moment first
         before, since = -1, 0.0  # the last value of `answered`, and since when
         try:
             while host.awaits:

@@ -130,7 +130,7 @@ def control_script(name: str, *, declares: bool, quiet: bool = False, undeclared
 def _head(terms: Terms) -> bytes:
     """Return the head that makes the server check a script like the command that it replaces."""
     if not terms.declared:
-        # A script's first write may need no memory, and after it the server allows all others.
+        # Check first: a script's first write may need no memory, and after it the server allows all others.
         return _guard() if terms.takes_memory else b""
     if not terms.writes:
         return _READING if terms.across else b"#!lua flags=no-writes\n"
@@ -144,7 +144,7 @@ def _guard() -> bytes:
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    lists = terms.lists or name == "batch"  # whose terms are those of just one of its requests
+    lists = terms.lists or name == "batch"  # a batch has the terms of just one of its requests; others may use lists
     variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told, lists=lists)
     text = _head(terms) + script(name, variant)
     if loaded:

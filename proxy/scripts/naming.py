@@ -72,8 +72,8 @@ class Names:
             raise ValueError("the prefix must not be empty and must not contain { or }")
         self.prefix = prefix
         self.slots: Slots | None = None
-        self.events = prefix + b"events"  # scripts derive it from the index's name
-        self.owed = prefix + b"owed"  # and this one
+        self.events = prefix + b"events"  # scripts derive this name from the index's
+        self.owed = prefix + b"owed"  # scripts derive this name from the index's
         self.index = prefix + b"index"
         self.covered = prefix + b"covered"  # the covered prefixes, beside the index
         self._lease = prefix + b"sweeper"

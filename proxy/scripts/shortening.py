@@ -83,7 +83,7 @@ class Text:
             tokens.append(token)
         if end != len(text):
             raise ShorteningError(f"not understood: {text[end : end + 40]!r}")
-        tokens += "", "", ""  # so that there is always a next token
+        tokens += "", "", ""  # so that every token has a next one
 
     def _find_variables(self) -> None:
         tokens, places = self.tokens, self.places
@@ -126,7 +126,7 @@ class Text:
         if word == "local" and begin == end and tokens[end + 1] == "=":
             is_table = tokens[end + 2 : end + 4] == ["{", "}"]
             behind = end + 3 + is_table
-            # An expression ends before a name or keyword that follows a complete one, with some exceptions.
+            # A complete expression ends before any name or keyword except `and` and `or`.
             ends = not tokens[behind] or (tokens[behind].isidentifier() and tokens[behind] not in ("and", "or"))
             if ends and (is_table or _CONSTANT.match(tokens[end + 2])):
                 self.declarations.append((tokens[begin], begin - 1, behind))

@@ -44,8 +44,8 @@ class Slots:
         self.unread: set[int] = set()
         self.had = Travelling()
         self.sent = Travelling()
-        self._sent_before: set[int] = set()  # since the node's last reply but one
-        self._sent_since: set[int] = set()  # since the last reply
+        self._sent_before: set[int] = set()  # slots of keys sent between the node's last two reports
+        self._sent_since: set[int] = set()  # slots of keys sent since the last report
 
     def take(self, *, primary: bool, owned: frozenset[int], moving: frozenset[int]) -> frozenset[int]:
         """Store the node's report.

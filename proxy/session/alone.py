@@ -71,7 +71,7 @@ class Alone:
         self._crowded = False  # whether the index may have more of these keys
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
         self._patient = math.inf  # until when to wait for many deadlines to pass
-        self._counts: dict[int, tuple[int, float]] = {}  # hash of a key → how many deadlines, until when
+        self._counts: dict[int, tuple[int, float]] = {}  # hash of a key → its number of deadlines, valid until when
 
     def forget(self) -> None:
         """Forget everything: the connection may use another database or user from now on."""
@@ -100,7 +100,7 @@ class Alone:
             self._give_up(now)  # the reply has not come and will not
         if self.has_given_up(now):
             return None
-        everywhere = everywhere and self._names.slots is None  # a cluster node has an index for each slot, not one
+        everywhere = everywhere and self._names.slots is None  # a cluster node has an index for each slot
         if everywhere and now >= self._looked:
             return self._look(replies, now)
         wanted = [*keys, *self._near] if everywhere else keys

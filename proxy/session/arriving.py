@@ -20,9 +20,9 @@ class Arriving:
     __slots__ = ("_awaited", "_made", "_unmade")
 
     def __init__(self) -> None:
-        self._awaited: set[bytes] = set()  # prepared for, not yet arrived
-        self._made: set[bytes] = set()  # prepared for, shadows not yet arrived
-        self._unmade: set[bytes] = set()  # shadows arrived unprepared, keys not yet
+        self._awaited: set[bytes] = set()  # keys prepared for that have not yet arrived
+        self._made: set[bytes] = set()  # keys prepared for whose shadows have not yet arrived
+        self._unmade: set[bytes] = set()  # keys not prepared for, of which only the shadows have arrived
 
     def come_with(self, shadow_of: bytes) -> None:
         """Note that a key's shadow is arriving."""

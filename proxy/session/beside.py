@@ -52,7 +52,7 @@ class Beside:
         keys = command.keys(arguments) or [b""]
         if self._names.slots is not None and not keys[0]:
             return None
-        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no client's key has that name
+        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no client's key is named like the prefix
         if terms.takes_memory or command.effect is Effect.EXPIRE:
             return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
         return encode([b"ZREM", index, nobody])
@@ -65,7 +65,7 @@ class Beside:
             members: the members that may be added; None for all, of which about `WITHIN` are checked.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
-        terms = terms._replace(declared=False)  # the server refuses its writes, not the script
+        terms = terms._replace(declared=False)  # so the server refuses single writes, not the whole script
         if members is None or sum(map(len, members)) > COPIED:
             arguments = [b"", b"0", b"%d" % WITHIN]
             return evaluation(
@@ -82,7 +82,7 @@ class Beside:
         were in another node's slot.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
-        terms = terms._replace(declared=False)  # the server refuses its writes, not the script
+        terms = terms._replace(declared=False)  # so the server refuses single writes, not the whole script
         front = self._calls.pairs(list(keys))
         return evaluation(terms, "clear_front", front, [], declared=self._names.declared(()))
 

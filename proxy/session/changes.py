@@ -66,7 +66,7 @@ class Changes:
                     asked = request.arguments[1] == b"3"
                     standing.greeted_in_resp3 |= asked
                     standing.subscriptions.greet(resp3=asked)
-            self._out.shut()  # Redis 8.0 and Valkey 8.0 omit a refused login's reply from EXEC's
+            self._out.shut()  # not countable: Redis 8.0 and Valkey 8.0 omit a refused login's reply from EXEC's
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:
@@ -91,7 +91,7 @@ class Changes:
                 self._out.ask_first(_HELLO, standing.subscriptions.learn())
             standing.subscriptions.note(name, request.arguments[1:])
             self._out.wish_here(Wish.LISTENS)
-            self._out.shut()  # subscribing to several channels gets several replies
+            self._out.shut()  # not countable: each channel gets a reply
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":
                 standing.watched.add(request.arguments[1:])

@@ -87,7 +87,7 @@ class Descriptions:
             return None
         if arguments[0].upper() == b"INFO":
             return self._info(arguments[1:])
-        if self._has(b"EXPIREMEMBER"):  # another proxy, or KeyDB
+        if self._has(b"EXPIREMEMBER"):  # the server is another proxy, or KeyDB
             return None
         return _command(tuple(name for name in OWN if not self._has(name.upper())), arguments)
 
@@ -148,7 +148,7 @@ def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
         crowded: whether `said` may contain further frames that are not pushes; if it does, nothing is amended.
     """
     if not crowded and not said.startswith(b">") and b"\r\n>" not in said:
-        return amend(said)  # splitting it takes milliseconds
+        return amend(said)  # no need to split it, which takes milliseconds
     parts = frames(said)
     replies = [number for number, part in enumerate(parts) if not part.startswith(b">")]
     if len(replies) == 1:
@@ -309,6 +309,6 @@ def _model_request(own: Names, words: list[bytes]) -> list[bytes] | None:
         model, arity = OWN[name].model, OWN[name].arity
         whole = len(words) == arity if arity > 0 else len(words) >= -arity
         writes = model == b"pexpire"
-        # As many arguments as the model accepts, or a number that it rejects.
+        # As many arguments as the model accepts if their number is right, otherwise a number that it rejects.
         return [model, *words[1:2] * (1 if writes or whole else 2), *([b"1"] if writes and whole else [])]
     return words[:2] if name in EXTENDED and len(words) == 3 else None

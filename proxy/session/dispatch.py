@@ -118,14 +118,14 @@ class Dispatch:
         if blocks:
             self._out.note_blocker()
         if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
-            self._out.wish_here(Wish.HEARD)  # the server answers with messages even under a SKIP, which ends here
+            self._out.wish_here(Wish.HEARD)  # even under a SKIP, which ends here, the server answers with messages
 
     def _send_in_its_place(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
     ) -> None:
         standing, out, rewriter = self._standing, self._out, self._ground.rewriter
         askable = standing.askable
-        free = standing.next is _FREE  # nothing waits for a description
+        free = standing.next is _FREE  # the last request does not bind this one (CLIENT CACHING, ASKING)
         counts = command is not None and additions.is_count_by_script(command, request) and out.amends
         effect = None if command is None else command.effect
         limited = standing.next is not _FREE and standing.limited  # the server cannot be asked in between
@@ -162,7 +162,7 @@ class Dispatch:
             return
         confinement = standing.rights.confinement
         if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
-            # The server runs none of these; its error must name the client's command.
+            # The server refuses all of these: its error must name the client's command, not EVAL.
             out.replace(request, out.expect(standing.rights.confined(command.name), fails=True) if own else request.raw)
             return
         instead: bytes | Refusal | None

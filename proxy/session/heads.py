@@ -47,7 +47,7 @@ class Heads:
         if self._server.dialect(name) is not None:
             return False
         if command is None and not self._server.accepts(name, count):
-            return True  # it will not run
+            return True  # the server will refuse it
         if self._moves.are_made_by(name):
             return self._server.has_one_key_in_front(name)
         if not (name in STREAMED or self._server.has_one_key_in_front(name)) or self._are_reserved(arguments[1:2]):

@@ -41,9 +41,9 @@ class Hearing:
     def __init__(self, standing: Standing, out: Outgoing) -> None:
         self._standing = standing
         self._out = out
-        self._caching = b""  # the last CLIENT CACHING
+        self._caching = b""  # the last CLIENT CACHING request
         self._wants_all = False  # whether the open transaction ends a silence
-        self._opening = Opening()  # its MULTI, which the server may refuse
+        self._opening = Opening()  # the open transaction's MULTI, which the server may refuse
 
     def send(self, request: Request, *, joined: bool) -> Refusal | None:
         """Send a CLIENT request, or ASKING, and note what it changes.
@@ -100,7 +100,7 @@ class Hearing:
                 self._join()
         elif about == b"TRACKING":
             ends = arguments[2].upper() == b"OFF" and len(arguments) == 3
-            if not (ends and standing.transaction is not None):  # the transaction may be dropped
+            if not (ends and standing.transaction is not None):  # the transaction may be dropped, and this OFF with it
                 standing.caches = not ends
         elif about == b"CAPA":
             standing.unlike = True

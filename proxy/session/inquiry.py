@@ -71,7 +71,7 @@ class Inquiry:
         self._without = without
         self._announcing = announcing
         self._out = out
-        self._arriving: Arriving | None = None  # once another cluster node has sent keys
+        self._arriving: Arriving | None = None  # set once another cluster node has sent keys
 
     def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
         """Return what has to be done before a request is sent.
@@ -158,12 +158,12 @@ class Inquiry:
                     return Question(due=due, everywhere=everywhere, unclear=unclear)
                 return None
             if self._out.can_put_aside or is_indifferent(request.arguments):
-                return None  # scripts are queued in front
+                return None  # scripts queued in front of the request do it
             return Question(due=due, everywhere=everywhere) if due or everywhere else None
         due = tuple(dict.fromkeys([*coverage.among(watched.keys), *coverage.among(transaction.names - own)]))
         absent = tuple((key, None) for key in transaction.blind_keys)
         everywhere = transaction.everywhere or watched.everywhere
-        unclear = tuple(transaction.presumed.without)  # another client may have given them deadlines
+        unclear = tuple(transaction.presumed.without)  # another client may have given these keys deadlines
         if not (due or absent or everywhere or unclear):
             return None
         return Question(due=due, absent=absent, everywhere=everywhere, unclear=unclear)

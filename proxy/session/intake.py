@@ -336,7 +336,7 @@ class Intake:
             if len(requests) > LEAST and self._together.may_take(data, now):
                 return self._switch_to_exact(data, now)
             return self._judge_batch(requests, data, now)
-        except (TypeError, AttributeError):  # an array instead of an argument
+        except (TypeError, AttributeError):  # an array in the place of an argument
             return self._switch_to_exact(data, now)
 
     def _guard(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
@@ -359,7 +359,7 @@ class Intake:
         if self._reads.under_way and not self._reads.lets_pass(requests):
             return False
         if blocks and standing.replies.silence.suspected:
-            return False  # a sign goes in front of each
+            return False  # each blocking request needs a sign before it
         if blocks:
             self._out.note_blocker()
         return True
@@ -453,7 +453,7 @@ class Intake:
             if head is not None:
                 self._judge.judge(head, now)
         elif reader.oversized and reader.count <= COUNT_LIMIT:
-            # Let the server itself reject the size; but newer servers accept many arguments.
+            # The length of an argument is too large, not their number: let the server reject it.
             beginning = reader.refused(at_count=False)
             raise self.refused_at_its_head("invalid bulk length", beginning)
         elif reader.oversized and not self._ground.rewriter.takes_many_arguments:

@@ -121,7 +121,7 @@ class Judge:
         standing = self._standing
         if standing.end is _QUIT or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
             if request.kind is Kind.BROKEN and self._reads.under_way and not replied:
-                # The server closes the connection after it, so reads could not be sent again.
+                # The server closes the connection after a broken request: then reads could not be sent again.
                 self.question = Question(replied=True, again=True)
                 self.pending = request
                 self._replied = replied
@@ -184,7 +184,8 @@ class Judge:
     def break_off(self) -> None:
         """Note that the server reads nothing after the next request, or after the current upload."""
         standing = self._standing
-        if standing.end is not End.BROKEN and not self._reader.broken_within:  # else part of the request has been sent
+        # No sign fits into a request that was sent in part.
+        if standing.end is not End.BROKEN and not self._reader.broken_within:
             self._out.sign_before_last(loud=True)
         standing.end = End.BROKEN
 
@@ -279,6 +280,6 @@ class Judge:
         """Refuse a request, because a key cannot get its first deadline now."""
         self._without.unaided = False
         if command is not None and command.effect is Effect.EXEC:
-            self._dispatch.send(command, request, now)  # the transaction fails
+            self._dispatch.send(command, request, now)  # EXEC is sent all the same: `Multi` makes the transaction fail
         else:
             self._dispatch.refuse(request, NOT_ANNOUNCED)

@@ -25,9 +25,9 @@ class Loss:
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
-        self._mixed = -1  # the number of the first sign after the last place where a wanted reply may follow others
-        self._behind = -1  # the place right behind a SKIP in what is to be sent next
-        self._reached = -1  # the number of the last sign in front of a request that may block which has come
+        self._mixed = -1  # number of the first sign after the last place where a wanted reply may follow unwanted ones
+        self._behind = -1  # the place right behind a SKIP in the bytes to be sent next
+        self._reached = -1  # number of the last sign received that was sent before a request that may block
 
     @property
     def is_possible(self) -> bool:
@@ -66,7 +66,7 @@ class Loss:
         """Note that a wish will be put at a place in the stream."""
         self.look(place)
         if not self._standing.replies.silence.suspected:
-            self._reached = -1  # since then the server may have gone on: replies were passed on unseen
+            self._reached = -1  # replies were not observed, so some may have come after that sign
 
     def note_wish(self, wish: Wish, place: int) -> None:
         """Note a wish that has just been put into the stream.

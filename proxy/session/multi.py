@@ -99,7 +99,7 @@ class Multi:
             if behind is not None and behind.effect in _BOUNDS:
                 break
             named += self._rewriter.named(behind, arguments)
-        # In a cluster a transaction has keys of one slot.
+        # In a cluster a transaction has keys of one slot: clear no others.
         keys = self._rewriter.names.of_one_slot([first, *(key for key in transaction.to_clear(named) if key != first)])
         if self._out.put_aside(self._rewriter.beside.clear_front(keys)):
             transaction.clear(keys)
@@ -146,9 +146,9 @@ class Multi:
         """Note that the transaction has ended."""
         transaction = self._standing.transaction
         if transaction is not None:
-            self._standing.watched.clear()  # a refused EXEC or DISCARD outside a transaction changes nothing
+            self._standing.watched.clear()  # outside a transaction EXEC and DISCARD are refused and end no WATCH
         if transaction is not None and transaction.is_long:
-            self._streams.lengthen(self._owner)  # it runs now, or later requests wait behind it
+            self._streams.lengthen(self._owner)  # others wait for a long transaction only from here on, when it runs
         self._out.end_transaction()
         self._standing.transaction = None
 
@@ -162,12 +162,10 @@ class Multi:
             self._out.begin_transaction()
 
     def _run(self, transaction: Transaction, now: float, having: Set[bytes] | None) -> None:
-        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # the due member was not removed
+        unseen = self._coverage.blind and self._standing.watched.earliest <= now  # a due watched member was not removed
         overtaken = transaction.is_overtaken or transaction.presumed.is_wrong(having)
         if unseen or overtaken or self._coverage.unconfirmed(transaction.keys_given_deadlines):
-            # The transaction would run as if that key had no deadlines. Abort it with an unknown command, so that EXEC
-            # returns
-            # EXECABORT.
+            # The transaction must not run: an unknown command makes EXEC return EXECABORT.
             self._out.append(self._standing.replies.expect(b"", by_greeting=False))
         for key, delay in transaction.keys_given_deadlines.items():
             self._rewriter.marks.expect([key], now + delay)

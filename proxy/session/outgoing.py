@@ -79,7 +79,7 @@ class Outgoing:
     def take(self) -> bytes:
         """Return and clear all bytes collected; the caller sends them now."""
         if self._front is not None and not (self._coverage.ever or self._coverage.blind):
-            self._asides = self._front = None  # probably nothing to take out
+            self._asides = self._front = None  # without deadlines anywhere, EXEC's reply needs no change
         self._mark_front()
         out = b"".join(self._parts)
         self.loss.look(len(self._parts), sent=True)
@@ -134,7 +134,7 @@ class Outgoing:
         own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
         may_be = wish is Wish.LISTENS or subscriptions.counted
         way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies, opening=opening)
-        if self._standing.login is _PRESUMED:  # its next replies may be of a stranger and of another user
+        if self._standing.login is _PRESUMED:  # an ECHO may fail: perhaps no login, or soon another user
             own.echoes, own.greets = False, self._standing.greets
         self.append(own.open(way))
 

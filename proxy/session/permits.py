@@ -77,9 +77,9 @@ class Permits:
                 self._granted.update(keys)
                 self._room -= sum(map(_weight, keys))
             if granted or self._singly or len(keys) == 1:
-                self._tried = frozenset(keys)  # else another key may be the one that is refused
+                self._tried = frozenset(keys)  # if a group was refused, any of its keys may be the cause
             self._singly = self._singly or not granted
-            # Pushes may have come in between.
+            # Other frames are pushes: pass them on.
             return b"".join(frame for frame in found if not frame.startswith((b"+", b"-")))
 
         return replies.enclose(trial(token), hear)

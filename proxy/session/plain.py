@@ -172,10 +172,7 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
             return used <= free or not coverage.touches(
                 request for request in requests if request[0] not in free and not is_indifferent(request)
             )
-        except (
-            TypeError,
-            AttributeError,
-        ):  # an array as an argument: leave it to the reader
+        except (TypeError, AttributeError):  # an array in the place of an argument: leave it to the reader
             return False
 
     return check
@@ -259,23 +256,23 @@ def share_check(
     guardable = reading & OF_ONE_KEY
 
     def check(chunk: bytes) -> Shared:
-        # One request: no other begins after an argument's end, not even within a value.
+        # "\r\n*" may begin a second request, or be part of a value: without it the chunk is one request.
         if len(chunk) > SMALL or b"\r\n*" in chunk or coverage.blind:
             return none
         covered = coverage.search(chunk)
         if framed(chunk):
-            # *2 $3 GET with line ends: the length of a name has one or two digits.
+            # `*2\r\n$3\r\nGET\r\n`: the name begins at 8, or at 9 if its length has two digits.
             name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
             if not covered:
                 return reads if name in reading else writes
             if name in guardable:
-                return guarded  # for a value that looks like a covered key, a needless question
+                return guarded  # if only a value looks like a covered key, the guard is needless, but harmless
         if chunk[0] != _STAR:
             return none
         parts = chunk.split(b"\r\n", _MOST_PARTS)
         if len(parts) > _LEAST_PARTS and parts[2] in joint:
             request = parts[2:-1:2]
-            operation = read(request) if packed(request) == chunk else None  # arguments may contain line ends
+            operation = read(request) if packed(request) == chunk else None  # else an argument has line ends
             if operation is not None and not operation.key.startswith(prefix):
                 form = operation.form
                 if form.of_own or coverage.covers(operation.key):
@@ -293,7 +290,7 @@ def share_check(
             if not coverage.touches(requests):
                 return reads if name in reading else writes
             return guarded if name in guardable and chunk[2] == _RETURN else none
-        except (TypeError, AttributeError):  # an array instead of an argument
+        except (TypeError, AttributeError):  # an array in the place of an argument
             return none
 
     return check

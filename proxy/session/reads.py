@@ -116,7 +116,7 @@ class _Batch:
         """The parsed requests."""
         if self._requests is None:
             parsed = self._parser.parse(self._raw)
-            assert parsed is not None  # they were parsed or matched before
+            assert parsed is not None  # these bytes were parsed or matched before
             self._requests = parsed[0]
         return self._requests
 
@@ -185,7 +185,7 @@ class Reads:
         self._standing = standing
         self._out = out
         self._without = without
-        self._named: set[bytes] = set()  # all arguments of reads under way, except in `_unnamed`
+        self._named: set[bytes] = set()  # all arguments of reads under way, except those in `_unnamed`
         self._unnamed: list[_Batch] = []  # read-only batches whose arguments have not been added yet
         self._written: set[bytes] = set()  # the arguments of guarded requests under way that may write
         self._outlook = Outlook()

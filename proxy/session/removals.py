@@ -91,7 +91,7 @@ class Removals:
             calls = call(), call(loaded=True)
             self._keep((terms, voided, keys), calls)
         elif self.names.slots is not None:
-            self.names.index_for(keys[0])  # records that it may be written
+            self.names.index_for(keys[0])  # records that the index may be written
         return calls
 
     def _keep(self, front: tuple[Terms, int, tuple[bytes, ...]], calls: tuple[bytes, bytes]) -> None:

@@ -347,7 +347,7 @@ class Rewriter:
     def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
         concerned = [key for key in keys if self._coverage.is_certain(key)]
         if not concerned or len(request.raw) > COPIED:
-            return None  # forward it: leftovers are voided when a member is added
+            return None  # forward it: leftover deadlines are voided when a member is added
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self.names.shadow(key))]
         return self.calls.wrapping(command, "vanish", [self.names.index_for(concerned[0]), *pairs], [], request)
 

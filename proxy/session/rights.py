@@ -120,7 +120,7 @@ class Rights:
         self._names = names
         self._users = users
         self._all_allowed_at_multi = False  # whether every user could run scripts when the open transaction began
-        self._listed = 0  # the number of the first look that certainly includes the user
+        self._listed = 0  # the value of `Users.looks` from which on ACL LIST has certainly included the user
         self._asked = -float("inf")
 
     @property
@@ -179,7 +179,7 @@ class Rights:
         token = secrets.token_hex(8).encode()
 
         def hear(said: bytes) -> bytes:
-            # Pushes may have come in between; a RESP2 subscriber's are arrays.
+            # Other frames are pushes, which are arrays for a RESP2 subscriber: pass them on.
             others = []
             self._limited = True
             self.confinement = b""
@@ -189,7 +189,7 @@ class Rights:
                 elif frame.startswith(_CONFINED):
                     self.confinement = frame
                 elif frame.startswith(b"-NOPERM") and self._users is not None:
-                    # The user is none of those that may run every script.
+                    # So the user is none of those that may run every script.
                     self._may_be = (self._may_be & self._users.barred) or self._may_be
                 elif not frame.startswith(b"-"):
                     others.append(frame)
@@ -211,7 +211,7 @@ class Rights:
         if len(self._may_be) <= MOST_USERS and (user is not None or arguments[0].upper() == b"AUTH"):
             self._may_be.add(_DEFAULT if user is None else short_name(user))
         if self._users is not None and user is not None and user not in self._users.names:
-            self._listed = self._users.looks + 2  # the next look may be under way
+            self._listed = self._users.looks + 2  # the next one may already be under way, without the user
 
     def reset(self) -> None:
         """Note a RESET that is about to be sent: it restores the default user."""
@@ -223,7 +223,7 @@ class Rights:
             self._all_allowed_at_multi = self._all_allowed_at_multi or self._all_may  # a nested MULTI changes nothing
         elif effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
             self._all_allowed_at_multi = False
-            # Old servers queue AUTH in a transaction; RESET restores the default user.
+            # Ask again: old servers queue AUTH in a transaction, and RESET restores the default user.
             self.forget()
 
     def forget(self) -> None:

@@ -63,7 +63,7 @@ class Session:
         self.ordinary = self._is_between = not stranger
         self.pipeline = Pipeline()
         self._ground = ground
-        # None of these refers to the session, so it is freed with the last reference to it.
+        # None of these objects refers to the session: without a cycle it is freed with the last reference.
         login = Login.STRANGER if stranger else Login.PRESUMED
         server = ground.rewriter.server
         self._standing = standing = Standing(rights or Rights(), login, hides_commands=server.hides_commands)
@@ -258,7 +258,7 @@ class Session:
         if standing.transaction is not None:
             if standing.transaction.is_long:
                 return
-            standing.transaction.is_long = True  # the chunk may have begun before the transaction
+            standing.transaction.is_long = True  # count the chunk now too: it may have begun before the transaction
         self._ground.streams.lengthen(self.pipeline)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:

@@ -57,7 +57,7 @@ class Strangers:
         """Wait for proof that the client has logged in before doing anything for it."""
         rewriter = self._ground.rewriter
         if request.kind is Kind.HEAD:
-            concerns = True  # other clients would wait for its end
+            concerns = True  # other clients would wait for the end of the upload
         elif self._ground.guarded and rewriter.reserved(request) is not None:
             concerns = True
         elif command is None:
@@ -65,7 +65,7 @@ class Strangers:
             self._standing.end = End.QUIT if has_quit else End.OPEN
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
-            concerns = True  # no sign can follow it, or none before login
+            concerns = True  # no sign can follow it, at least not before a login
         elif command.effect in (Effect.MULTI, Effect.DESCRIBE) or is_own(command, request):
             concerns = True
         else:

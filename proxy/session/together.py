@@ -148,7 +148,7 @@ class Together:
         if form.unit and not self._note_deadlines(form, run, names, now):
             return 0
         if form.scored and not _NUMBERS.fullmatch(b"\r".join(run.column(2))):
-            return 0  # it may be an option
+            return 0  # an argument in the place of a score may be an option
         if len(names) == 1:
             runs = bytes((1, 1, run.count))
         else:

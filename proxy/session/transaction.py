@@ -135,7 +135,7 @@ class Transaction:
     def _remember(self, arguments: list[bytes]) -> None:
         names = arguments[1:]
         if max(map(len, names), default=0) > LONGEST:
-            # Probably values, unless one is in the position of a key.
+            # Long arguments are probably values, except the first, which may be a key.
             self._everywhere = self._everywhere or len(names[0]) > LONGEST
             names = [name for name in names if len(name) <= LONGEST or self._coverage.is_certain(name)]
         self._keep(names, self._arguments)
@@ -164,7 +164,7 @@ class Transaction:
             if not marks:
                 return
             if keys and command.effect is not Effect.EXPIRE:
-                delay = self._given_deadlines.get(keys[0], math.inf)  # those of its source move along
+                delay = self._given_deadlines.get(keys[0], math.inf)  # the source's deadlines move along
             for key in keys:
                 self._given_deadlines[key] = min(
                     self._given_deadlines.get(key, math.inf), delay if delay > 0 else math.inf

@@ -41,9 +41,9 @@ class Upload:
         self._standing = standing
         self._out = out
         self.stream: Stream | None = None
-        self._keys: list[bytes] = []  # keys to check again before its last byte is sent
-        self._adding: list[bytes] = []  # keys to which it may add members without a script
-        self._signed: list[Stream] = []  # uploads whose signs will show that they have run
+        self._keys: list[bytes] = []  # keys to check again before the upload's last byte is sent
+        self._adding: list[bytes] = []  # keys to which the upload may add members without a script
+        self._signed: list[Stream] = []  # uploads sent whole; signs will show that they have run
 
     def begin(self, command: Command, request: Request) -> None:
         """Note that the head of a request is forwarded unchanged. Not within a transaction, which is checked before

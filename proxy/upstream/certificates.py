@@ -70,7 +70,7 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
     assert certificate is not None
 
     def no_password() -> str:
-        # Without it OpenSSL would ask on the terminal and wait.
+        # Without this function OpenSSL would ask on the terminal and wait.
         raise ValueError("the key is encrypted; decrypt it for the proxy")
 
     try:
@@ -134,7 +134,7 @@ def listening_certificate_date(settings: Settings) -> str | None:
     except ssl.SSLCertVerificationError as error:
         return _DATES.get(error.verify_code)
     except (OSError, SettingsError):
-        pass  # other problems are reported where it is used
+        pass  # other problems are reported where the certificate is used
     return None
 
 

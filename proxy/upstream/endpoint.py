@@ -91,7 +91,7 @@ class Upstream:
         self.on_move: Callable[[Stay, Stay], None] = lambda _before, _now: None
         self._tls = upstream_context(settings) if parsed.tls else None
 
-    # Its address.
+    # The server's address.
 
     @property
     def sentinels(self) -> tuple[Address, ...]:
@@ -300,7 +300,7 @@ class Upstream:
         stay.check()
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # It may have closed already, for which uvloop raises ValueError: the protocol learns of that.
+            # The connection may have closed already (uvloop raises ValueError); the protocol learns of that by itself.
             with contextlib.suppress(OSError, ValueError):
                 tcp.configure(connection, self._settings.tcp_keepalive, self._settings.tcp_user_timeout)
 
@@ -517,8 +517,8 @@ class _Own(AbstractConnection):
             raise RedisConnectionError("the connection was lost") from error
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
-        # All replies come through here, including those to redis-py's login, and errors raised here are shown to
-        # clients, probes and the log.
+        # All replies come through here, including those to redis-py's login. Errors raised here are shown to clients,
+        # probes and the log, so they must not contain passwords.
         try:
             response = await super().read_response(*args, **options)
         except ReadOnlyError as error:
@@ -527,7 +527,7 @@ class _Own(AbstractConnection):
             raise shown(error, self._passwords()) from None
         except RedisError as error:
             if self._stay is not None:
-                self._stay.check()  # raise MovedError if the stay has ended
+                self._stay.check()  # raises MovedError if this server is no longer the upstream
             raise shown(error, self._passwords()) from None
         if self._stay is not None:
             self._stay.check()

@@ -157,7 +157,7 @@ class Follower:
             self._say_whether_at_odds(council.are_at_odds(now))
         if primary is None:
             if council.all_asked and self._upstream.stay.address is None:
-                # Sentinels that only disagree are soon decided between.
+                # If Sentinels only disagree, the council soon decides.
                 self._upstream.not_found(council.missing or "", tried=not council.reports)
         elif primary not in (before, self._upstream.stay.address):
             self._upstream.move(primary, council.reason)
@@ -194,7 +194,7 @@ class _Line:
         self._replies: list[Any] = []
         self._asked: float | None = None  # when the outstanding questions were sent
         self._again = False
-        self._answered: float | None = None  # when it first replied
+        self._answered: float | None = None  # when the Sentinel first replied
 
     async def converse(self) -> None:
         """Ask repeatedly, and listen.

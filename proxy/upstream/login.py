@@ -46,7 +46,7 @@ class LoginWatch:
         self.asked = asyncio.Event()
         self._connect = connect
         self._request = request
-        self._stay = Stay(None)  # the stay for which the server is asked
+        self._stay = Stay(None)  # the stay whose server is asked about logins
 
     def restart(self) -> None:
         """Ask now, because the upstream is another server, and ignore the old server's reply."""

@@ -137,7 +137,7 @@ class Council:
         self._said: dict[Address, _Said] = {}
         self._epoch = 0
         self._since: float | None = None  # when the first report arrived
-        self._split: float | None = None  # since when they disagree
+        self._split: float | None = None  # since when the Sentinels disagree
         self._overruled: set[Address] = set()  # the Sentinels that a majority has overruled
 
     @property

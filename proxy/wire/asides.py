@@ -62,7 +62,7 @@ class Asides:
         self._closed = False  # whether no more requests will be noted
         self._coming: deque[Whose] = deque()
         self._queued = 0  # requests that the server has queued
-        self._places: set[int] = set()  # positions of the proxy's own requests among these
+        self._places: set[int] = set()  # positions of the proxy's own requests among the queued ones
         self._amending: deque[Callable[[bytes], bytes]] = deque()  # for requests not yet answered
         self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for queued requests, by their position
         self._together: deque[Call] = deque()  # for requests not yet answered
@@ -70,7 +70,7 @@ class Asides:
         self._opened: Call | None = None  # the call whose extra element is still to come
         self._amend_now: Callable[[bytes], bytes] = bytes
         self._whole: list[bytes] | None = None  # the received part of the element to amend
-        self._refusal = b""  # the error to a request of the proxy's own, for the client's after it
+        self._refusal = b""  # the error to the proxy's own request, to return for the client's request after it
         self._begun = b""  # a line that has not come whole
         self._long = False  # whether the beginning of a long line has been processed
         self._body = 0  # bytes still to come of a string
@@ -128,7 +128,7 @@ class Asides:
             ):
                 piece = run
             else:
-                # The part that ended the run is near: trying again before each part would be useless.
+                # The part that ended the run is near: take the next parts one by one, without trying a run at each.
                 singly = (singly or LEAST) - 1
                 end = data.find(b"\r\n", position) + 2
                 if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:

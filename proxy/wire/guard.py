@@ -129,7 +129,7 @@ class Guard:
         self._scores: list[bytes] | None = []
         self._place = 0
         self._begun = False  # whether the current reply has begun
-        self._late = False  # whether it is late
+        self._late = False  # whether the current reply is late
 
     def abandon(self) -> None:
         """Note that the replies will not come."""

@@ -83,7 +83,7 @@ def header_pattern(mark: str, most: int) -> str:
 
 
 def _repeated(argument: str, count: int) -> str:
-    # The first two are spelled out: a repetition is slower, and most requests have one or two.
+    # Spell out one or two arguments, as most requests have: a repetition is slower.
     return argument * count if count <= 2 else at_once(argument, f"{{{count}}}")
 
 

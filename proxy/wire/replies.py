@@ -58,7 +58,7 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
         if not parts[-1]:
             return []
         found: list[bytes] = []
-        begin = end = 0  # of the current array, in parts
+        begin = end = 0  # the current array is parts[begin:end]
         for place in [number for number, part in enumerate(parts) if part[0] in _HEADS and part[1] != _MINUS]:
             head = parts[place]
             count = _CHILDREN[head[:1]] * int(head[1:])

@@ -143,10 +143,10 @@ class ReplySubstitution:
         self._settled = 0
         self._held = b""
         self._begins: set[bytes] = set()  # tokens in front of replies taken aside
-        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind these → what gets the replies
+        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind replies taken aside → what gets them
         self._aside: list[bytes] | None = None
-        self._framing: Replies  # of what is taken aside
-        self._pushes: list[bytes] = []  # that came in between
+        self._framing: Replies  # of the replies taken aside
+        self._pushes: list[bytes] = []  # pushes that came among them
         self._found: dict[bytes, Callable[[], None]] = {}  # token → whom to call when its line has come
         self._opens: dict[bytes, Way] = {}  # token in front of requests → filter for their replies
         self._passage: Way | None = None
@@ -157,8 +157,8 @@ class ReplySubstitution:
         self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
         self._awaited = 0  # number of replies taken aside after the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
-        self._doubt: bytearray | None = None  # the held bytes, from the line that may be a refusal on
-        self._doubt_searched = 0  # how much of it is known to have no sign
+        self._doubt: bytearray | None = None  # the bytes held back, from a line on that may refuse a sign
+        self._doubt_searched = 0  # how many bytes of `_doubt` are known to contain no sign
         self._doubt_framing: Replies
         self.silence = Silence()
         self.hides_commands = True
@@ -359,7 +359,7 @@ class ReplySubstitution:
             place = self._places[token] - self._settled
             if end < 0:
                 keep = begin
-                if self._silent and place:  # the bytes before it show them, once the line is complete
+                if self._silent and place:  # refused signs come before this line: hold their errors too
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._hold(stream[keep:])
@@ -453,7 +453,7 @@ class ReplySubstitution:
                 raise UnclearRepliesError
             self._pass(data, passed)
             return
-        # The bytes before it may begin within a reply whose beginning has been passed on.
+        # The bytes before the error may begin within a reply, so they cannot be split into frames.
         self._pass(data[:first], passed)
         awaited: int | None = None  # replies before the first refused sign
         if self._aside is not None:
@@ -701,7 +701,7 @@ class LoginEvidence:
         self._replies = replies
         self.since = since
         self._waits = since >= 0
-        self._line = b""  # the relevant beginning of an incomplete line; the end of the stream before the sign
+        self._line = b""  # the part to keep of an incomplete line; before the sign has come, the end of the stream
 
     def receive(self, data: bytes) -> bool:
         """Take bytes of the stream, before the signs in them are taken; return whether they prove that the client is

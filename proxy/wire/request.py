@@ -37,7 +37,7 @@ BLANK_LINES: Final = 50
 """Number of lines of blanks to process at once."""
 
 _SPACES = frozenset(b" \n\r\t\v\f")
-_ENDS = frozenset(b" \n\r\t")  # end an unquoted argument; more may separate two
+_ENDS = frozenset(b" \n\r\t")  # these end an unquoted argument; any of `_SPACES` may separate two
 _QUOTED = re.compile(rb"[\"'\v\f\xff]")
 _ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
@@ -137,9 +137,8 @@ class RequestReader:
         self._long: list[tuple[int, bytes]] = []  # long arguments in the buffer, which are not copied to the front
         self._buffer = b""
         self._position = 0  # begin of the current request, or of its part after the front
-        self._later: deque[bytes] = (
-            deque()
-        )  # fed, not yet joined to the buffer: joining at each chunk would be quadratic
+        # Bytes fed but not yet joined to the buffer: joining them at each chunk would be quadratic.
+        self._later: deque[bytes] = deque()
         self._later_size = 0
         self._need = 0  # number of buffered bytes needed to make progress
         # The current multi bulk request: its arguments so far, and where the next one begins.
@@ -249,7 +248,7 @@ class RequestReader:
         """Return the next whole request, body or broken rest; None if more bytes are needed, or `unread`."""
         request = self._next_request()
         if request is None and self.unread:
-            # Not earlier: waiting bytes would be copied again whenever some are processed and more arrive.
+            # Join only now: earlier, waiting bytes would be copied again whenever more arrive.
             self._join(JOINED)
             request = self._next_request()
         if request is not None and not self._in_body:
@@ -532,7 +531,7 @@ class RequestReader:
         for _ in range(BLANK_LINES):
             end = buffer.find(b"\n", begin)
             stop = end if end >= 0 else len(buffer)
-            # After a space, every server reads these bytes as an inline request.
+            # With a space in front of the star, every server reads these bytes as an inline request.
             mark = b" " if begin > self._position and buffer.startswith(b"*", begin) else b""
             if stop - begin > INLINE_LIMIT:
                 # Servers reject so long a line only if they have not read its end yet, which depends on how their reads
@@ -553,7 +552,7 @@ class RequestReader:
             if begin == len(buffer):
                 return None
         else:
-            return Request(Kind.WHOLE, [], b"", 0, 0)  # one at a time, because other clients wait
+            return Request(Kind.WHOLE, [], b"", 0, 0)  # empty, after each portion of blank lines: other clients wait
         request = self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
         if arguments or not line:
             request.raw = mark + buffer[begin : end + 1]

@@ -90,7 +90,7 @@ class Silence:
         self._last = b""  # the beginning of the last reply that was dropped
         self._passes: bool | None = None  # whether the current reply is a message; None while unknown
         self._opening: Opening | None = None  # the last MULTI, unless it is known to have been accepted
-        self._answered = 0  # how many replies have been dropped from that of the MULTI on
+        self._answered = 0  # number of replies dropped from MULTI's on
 
     @property
     def suspected(self) -> bool:
@@ -241,7 +241,7 @@ class WishReply:
         self._replies = replies
         self._opening = opening
         self._answers: list[bytes] = []
-        self._is_other = False  # whether the current reply is another: a message, or a line of MONITOR
+        self._is_other = False  # whether the current reply answers no request: a message, or a line of MONITOR
         self._framing = RepliesAndPushes()
 
     @property

@@ -113,7 +113,7 @@ class Fellows(Others):
         board.send(self._worker, best)
         try:
             socket.send_fds(self._fellows[best], [b"%d" % listener], [client.fileno()])
-        except OSError:  # its inbox is full, or the worker has ended
+        except OSError:  # the other worker's inbox is full, or it has ended
             board.send(self._worker, best, -1)
             return False
         client.close()

@@ -71,7 +71,7 @@ class WorkerProcess:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
-                    # Leave its folder off sys.path: names of modules there may shadow others.
+                    # -P leaves START's folder off sys.path: names of modules there may shadow others.
                     *("-P", str(START), str(self.number)),
                     stdin=theirs.fileno(),
                     pass_fds=tuple(descriptors),

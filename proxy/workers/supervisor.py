@@ -212,7 +212,7 @@ class Supervisor:
         elif status == 0 and self._draining:
             return
         elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
-            self._signals.stop.set()  # a signal that stops the proxy ended it before it could report that
+            self._signals.stop.set()  # a signal meant for the whole proxy ended the worker before it could handle it
         elif not (status == 0 and self._signals.stop.is_set()):
             self._fail()
             log.error("worker exited", worker=worker.number, status=status)
@@ -331,7 +331,7 @@ def run(settings: Settings, given: Given | None = None) -> int:
             too few open files.
         StoppedError: the process was told to stop before it has begun.
     """
-    enough_files(settings, given)  # or the sockets could not be taken
+    enough_files(settings, given)  # with too few files the sockets could not be taken over
     succession = Succession.of(settings, given)
     enough_files(settings, succession.given)
     try:

@@ -1,6 +1,6 @@
 -- Prepares for keys that are about to arrive from another cluster node, followed by their shadows. Deadlines that
--- earlier keys of their names have left here are void. If a key cannot arrive, because one is here, its shadow must not
--- arrive either: it then meets an empty one.
+-- earlier keys of their names have left here are void. If a key cannot arrive, because one of its name is here, its
+-- shadow must not arrive either: another shadow, with one void entry, bars its way.
 -- uses: index
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: for each key, 1 if it replaces an existing one

@@ -403,7 +403,7 @@ for position = 1, #plan, 3 do
   failure = nil
   local done, problem = pcall(form.work, replies, plan[position + 1], form, first, count)
   if not done then
-    -- What has run keeps its reply (shared/run.lua).
+    -- Requests that have run keep their replies (shared/run.lua).
     for number = size + 1, size + count do
       if replies[number] == nil then replies[number] = failure or error(problem, 0) end
     end

@@ -1,6 +1,6 @@
 -- Counts the keys of the database, without the proxy's own.
 -- KEYS: the index, the sweeper's lease, the rules for events, the covered prefixes, the notes for events
--- Result: the count. Each key in the index has one shadow; clients' scripts can put others there until that is healed.
+-- Result: the count; wrong, until that is healed, if clients' scripts have put keys without shadows into the index.
 -- Reads only
 -- Complexity: O(1)
 local own = call('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])  -- call this first: it removes an expired lease

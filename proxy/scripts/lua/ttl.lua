@@ -13,9 +13,9 @@ local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
 if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
-  deadline = math.floor(-deadline)  -- (void_page.lua)
+  deadline = math.floor(-deadline)  -- a void one may have a time as its fraction (void_page.lua)
 end
-deadline = math.ceil(deadline)  -- (expire_members.lua)
+deadline = math.ceil(deadline)  -- one that a dialect has set ends in a fraction (expire_members.lua)
 local left, unit = deadline - moment, tonumber(ARGV[2])
 if left <= 0 then return -1 end
 return math.floor((left + unit / 2) / unit)

@@ -1,4 +1,4 @@
--- Replies about many members by one call, in their order. If the user may not run that call, it makes one for each.
+-- Asks about many members by one call, and returns the replies in order. If the user may not run it, asks about each.
 -- slow: whether that was expensive, so that it should not be done for many members.
 -- has_each: whether a collection holds them (kind: the reply of TYPE); score_each: their scores in a shadow, or false.
 -- O(1) each, O(log n) in a sorted set; in a list O(n) for all of them.

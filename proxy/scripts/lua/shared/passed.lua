@@ -1,6 +1,6 @@
--- Removes members of one key whose deadlines have passed while a request on them was under way: if its client is told
--- that one is gone, others must not see it. If the user lacks permission, or they cannot be `owed`, only `lapse` removes
--- them. Of a list that cannot be read in one pass (`seek`) only ten are removed, as each costs others the time of a scan.
+-- Removes members of one key whose deadlines have passed while a request on them was under way: if its client learns
+-- that a member is gone, no other client may see it. If the user lacks permission, or they cannot be `owed`, only `lapse`
+-- removes them. Of a list that cannot be read in one pass (`seek`) only ten are removed: each costs others a scan.
 -- Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
 -- passed: removes due members; returns whether they count as gone. For a key that was `cleared` (see overdue) it needs the
 -- latest of their deadlines and the clock.
