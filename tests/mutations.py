@@ -796,6 +796,8 @@ MUTATIONS = [
         "left in a silence, apart",
     ),
     Mutation("session/loss.py", "return self._reached >= 0 and", "return False and", "left in a silence"),
+    Mutation("wire/reply.py", "PushesOnly() if data[0] == _PUSH else None", "None", "left after a message"),
+    Mutation("wire/replies.py", "self.between or self._unasked or", "self.between or", "left after a long message"),
     Mutation(
         "session/dispatch.py", "            self._out.precede_blocker()\n", "            pass\n", "left in a silence"
     ),

@@ -199,12 +199,14 @@ def check_no_job_is_lost(
     front: bytes = b"",
     waits: bool = True,
     apart: bool = False,
+    message: bytes = b"",
 ) -> None:
     """A client blocks (if `fresh`, by its first bytes), sends some more and closes; at once another pushes a job.
 
     `split`: the request comes in two pieces, in the middle of its first key. `later`: how many seconds before the push.
     `front`: what it sends before.
-    `waits`: whether it closes when it is blocked; else at once. `apart`: whether these do not go together.
+    `waits`: whether it closes when it is blocked; else at once. `apart`: whether these do not go together. `message`:
+    what it hears while it is blocked, on the channel `c`.
 
     Redis 6.2 gives the job away itself where both come in one of its turns, as they do on a busy machine.
     """
@@ -226,6 +228,11 @@ def check_no_job_is_lost(
                 until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
             if apart:
                 client.send(behind)
+            if message:
+                server.command("PUBLISH", "c", message)
+                heard = b""
+                while message not in heard:
+                    heard += client.some()
             client.close()
             time.sleep(later)
             push.command(*(("LPUSH", "jobs", "job") if number % 2 else ("XADD", "stream", "*", "a", "job")))
@@ -286,6 +293,7 @@ def test_nor_does_who_has_left_within_a_request(
 
 
 OFF, ON, SKIP = (request("CLIENT", "REPLY", word) for word in ("OFF", "ON", "SKIP"))
+HEARS = request("HELLO", 3) + request("SUBSCRIBE", "c")
 PART = request("SET", "half", "x" * 40_000)[:30_000]
 
 
@@ -310,12 +318,32 @@ def check_who_has_left_in_silence(
     later: float = 0.0,
     waits: bool = True,
     apart: bool = False,
+    message: bytes = b"",
 ) -> None:
     proxy = start_proxy(server)
     check_no_job_is_lost(
-        proxy.connect, proxy.connect, server.connect, 10, behind, later=later, front=front, waits=waits, apart=apart
+        proxy.connect,
+        proxy.connect,
+        server.connect,
+        10,
+        behind,
+        later=later,
+        front=front,
+        waits=waits,
+        apart=apart,
+        message=message,
     )
     proxy.stop()
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("message", [b"word", b"w" * 1_000_000], ids=["a short one", "one in parts"])
+@pytest.mark.parametrize(("front", "behind"), [(OFF, b""), (SKIP, b""), (OFF, ON)], ids=["OFF", "SKIP", "OFF and ON"])
+def test_nor_does_who_has_heard_a_message_meanwhile(
+    start_server: StartServer, start_proxy: StartProxy, front: bytes, behind: bytes, message: bytes
+) -> None:
+    """A message is no reply: the server is still at the request that blocks."""
+    check_who_has_left_in_silence(start_server(KIND), start_proxy, HEARS + front, behind, message=message)
 
 
 @pytest.mark.one_kind

@@ -991,6 +991,12 @@ CHECKS |= {
     "left in a silence": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, leaving.OFF, leaving.ON
     ),
+    "left after a message": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, leaving.HEARS + leaving.OFF, message=b"word"
+    ),
+    "left after a long message": lambda place: leaving.check_who_has_left_in_silence(
+        place.server, place.start_proxy, leaving.HEARS + leaving.OFF, message=b"w" * 1_000_000
+    ),
     "left in a silence, apart": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, apart=True
     ),

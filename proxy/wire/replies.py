@@ -186,6 +186,11 @@ class Replies:
         self.between = not (self._begun or self.left or self._pending or self._within_line)
         return pieces
 
+    @property
+    def at_a_push(self) -> bool:
+        """Whether the stream is between two replies or within a push."""
+        return self.between or self._unasked or self._begun[:1] == b">"
+
     def _put_unasked(self, piece: bytes, _pieces: list[tuple[bytes, bool]]) -> None:
         self._take_unasked(piece)
 
@@ -227,6 +232,20 @@ class RepliesAndPushes(Replies):
     def _put_unasked(self, piece: bytes, pieces: list[tuple[bytes, bool]]) -> None:
         self.pushes.append(len(pieces))
         pieces.append((piece, False))
+
+
+class PushesOnly:
+    """Follows a stream, which begins between two replies, for as long as it contains nothing but pushes."""
+
+    def __init__(self) -> None:
+        self._replies = Replies()
+
+    def receive(self, data: bytes) -> bool:
+        """Return whether no byte of a reply has come yet."""
+        try:
+            return not self._replies.cut(data, 1) and self._replies.at_a_push
+        except StrayReplyError:
+            return False
 
 
 def _run(data: bytes, position: int, pending: int) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
 from proxy.wire.guard import Fronted, Guard, Repeated
 from proxy.wire.pieces import Heeded, Piece, Slot
-from proxy.wire.replies import Replies, RepliesAndPushes
+from proxy.wire.replies import PushesOnly, Replies, RepliesAndPushes
 from proxy.wire.request import encode
 from proxy.wire.silence import Silence, WishReply, may_answer_wish
 
@@ -127,7 +127,7 @@ class ReplySubstitution:
     Attributes:
         outstanding: whether any of these replies is still to come.
         trailed: whether bytes have come after the last replaced reply, in the same chunk.
-        comes_last: the number of the sign with which the received bytes end; -1 if they end otherwise.
+        comes_last: the number of the sign behind which no reply has come yet, only pushes; -1 if there is none.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         hides_commands: whether the server may hide, before a login, that it does not know a command.
@@ -138,6 +138,7 @@ class ReplySubstitution:
     def __init__(self) -> None:
         self.outstanding = self.trailed = False
         self.comes_last = -1
+        self._behind: PushesOnly | None = None  # what has come behind the sign with the number `comes_last`
         self._expected: deque[tuple[bytes, bytes]] = deque()
         self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
         self._settled = 0
@@ -334,7 +335,8 @@ class ReplySubstitution:
         Raises:
             UnclearRepliesError: a sign has been refused, and it is not clear by which line.
         """
-        self.comes_last = -1
+        if self.comes_last >= 0:
+            self._note_behind(data)
         if self._doubt is not None:
             if self._stays_in_doubt(data):
                 self._is_held_back = True
@@ -370,13 +372,21 @@ class ReplySubstitution:
                 self._pass(stream[position:begin], passed)
             self._arrive(token, passed)
             position = end
-            if end == len(stream):
-                self.comes_last = self._settled - 1
+            if end == len(stream) or stream[end] == _PUSH:
+                self.comes_last, self._behind = self._settled - 1, None
+                self._note_behind(stream[end:])
         self.trailed = position < len(stream)
         self._pass(stream[position:], passed)
         out = self._in_order(passed)
         self.outstanding = bool(self._waiting)
         return out
+
+    def _note_behind(self, data: bytes) -> None:
+        """Note bytes behind the sign with the number `comes_last`."""
+        if data and self._behind is None:
+            self._behind = PushesOnly() if data[0] == _PUSH else None
+        if data and (self._behind is None or not self._behind.receive(data)):
+            self.comes_last, self._behind = -1, None
 
     def end(self) -> bytes:
         """Return the bytes that were held in doubt and are for the client: the server has closed, so no sign will come.
@@ -723,6 +733,7 @@ class LoginEvidence:
 
 _HEX: Final = re.compile(rb"[0-9a-f]*")
 _MARKS: Final = re.compile(rb"[-$]")
+_PUSH: Final = 0x3E
 _LONGEST_BEFORE: Final = max(map(len, _BEFORE))
 _POSSIBLY_REFUSED: Final = re.compile(
     rf"(?<![^\n])(?:{_REFUSAL}|-(?:BUSY|LOADING|MASTERDOWN|NOAUTH|NOPERM|ERR Can't execute) [^\r\n]*\r?\Z)".encode()
