@@ -42,20 +42,25 @@ class Mass:
     def falls_due(self, family: str, count: int, *stay: str, key: str = "many") -> str:
         """Fill the key, wait until all is due but what stays, and return the name of one that is due."""
         names = [f"m{number:05d}" for number in range(count)]
-        deadline = lives.clock(self.beside) + 600 + count // 10
-        for begin in range(0, count, 2_500):
-            part = names[begin : begin + 2_500]
-            verb, *words = _FILL[family](part)
-            self.client(verb, key, *words)
-            if family == "H":  # servers that have HPEXPIREAT would remove the fields themselves
-                self.client.raw.send(b"".join(request("PEXPIREMEMBERAT", key, field, deadline) for field in part))
-                assert set(self.client.raw.replies(len(part))) == {b":1\r\n"}
-            else:
-                self.client(f"{family}PEXPIREAT", key, deadline, "MEMBERS", len(part), *part)
-        if stay:
-            verb, *words = _FILL[family](stay)
-            self.client(verb, key, *words)
-        assert lives.clock(self.beside) < deadline
+        for seconds in (0.6, 3, 15):  # as long as this machine takes now
+            deadline = lives.clock(self.beside) + int(seconds * 1000) + count // 10
+            for begin in range(0, count, 2_500):
+                part = names[begin : begin + 2_500]
+                verb, *words = _FILL[family](part)
+                self.client(verb, key, *words)
+                if family == "H":  # servers that have HPEXPIREAT would remove the fields themselves
+                    self.client.raw.send(b"".join(request("PEXPIREMEMBERAT", key, field, deadline) for field in part))
+                    assert set(self.client.raw.replies(len(part))) == {b":1\r\n"}
+                else:
+                    self.client(f"{family}PEXPIREAT", key, deadline, "MEMBERS", len(part), *part)
+            if stay:
+                verb, *words = _FILL[family](stay)
+                self.client(verb, key, *words)
+            if lives.clock(self.beside) < deadline:
+                break
+            self.client("DEL", key)
+        else:
+            pytest.fail("the machine is too slow")
         lives.wait_past(self.beside, deadline)
         return names[-3]
 

@@ -116,6 +116,18 @@ REFUSALS: Final = {
 }
 
 
+def unless_noticed(refusal: str, check: Callable[[], None]) -> None:
+    """Run a check, anew if the proxy has noticed that its server is a replica: it closes all connections then, once."""
+    for last in (False, False, True):
+        try:
+            check()
+        except ConnectionError:
+            if last or refusal != "read-only replica":
+                raise
+        else:
+            return
+
+
 def check_refusals(twins: Twins, refusal: str, protocol: int) -> None:
     begin, end = REFUSALS[refusal]
     straight, through = twins.connect(protocol)
@@ -154,7 +166,7 @@ def check_refusals(twins: Twins, refusal: str, protocol: int) -> None:
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_a_refusal_is_the_servers_own(twins: Twins, refusal: str) -> None:
     """One by one, while queueing, and between queueing and EXEC."""
-    check_refusals(twins, refusal, 3 if refusal == "no replicas" else 2)
+    unless_noticed(refusal, partial(check_refusals, twins, refusal, 3 if refusal == "no replicas" else 2))
 
 
 def check_no_half(twins: Twins) -> None:
@@ -339,7 +351,7 @@ def check_void_refused(twins: Twins, refusal: str) -> None:
 @pytest.mark.every_kind
 @pytest.mark.parametrize("refusal", ["no replicas", "read-only replica"])
 def test_what_cannot_be_voided_before_a_request_is_refused_with_it(twins: Twins, refusal: str) -> None:
-    check_void_refused(twins, refusal)
+    unless_noticed(refusal, partial(check_void_refused, twins, refusal))
 
 
 def check_reads(twins: Twins, refusal: str) -> None:
@@ -370,7 +382,7 @@ def check_reads(twins: Twins, refusal: str) -> None:
 @pytest.mark.every_kind
 @pytest.mark.parametrize("refusal", ["no replicas", "read-only replica"])
 def test_a_script_that_only_reads_is_never_refused_for_a_write_of_the_proxys(twins: Twins, refusal: str) -> None:
-    check_reads(twins, refusal)
+    unless_noticed(refusal, partial(check_reads, twins, refusal))
 
 
 # Within one transaction.
