@@ -109,12 +109,23 @@ LONE: Final[tuple[tuple[str, bytes], ...]] = (
     ("ZINCRBY c:z 0.5 m", b"$3\r\n2.5\r\n"),
     ("ZREM c:z m", b":1\r\n"),
     ("ZREM c:k m", b"-WRONGTYPE"),
+    (f"SEXPIRE c:k {FAR} MEMBERS 1 m", b"*1\r\n:1\r\n"),
+    (f"spexpire c:k {FAR} members 1 none", b"*1\r\n:-2\r\n"),
+    (f"SEXPIRE c:t {FAR} MEMBERS 1 m", b"-WRONGTYPE"),
+    (f"FIELDEXPIRE c:k {FAR} m", b"*1\r\n:1\r\n"),
+    ("TTL c:k m", b":%d\r\n" % FAR),
+    (f"SADDEX c:k {FAR} x", b":1\r\n"),
+    (f"SADDEX c:k EX {FAR} MEMBERS 1 x", b":1\r\n"),
+    (f"SADDEX c:t PX {FAR} MEMBERS 1 x", b"-WRONGTYPE"),
+    ("TTL c:k x", b":%d\r\n" % FAR),
+    ("SREM c:k x", b":1\r\n"),
     (f"EXPIREMEMBER c:t m {FAR}", b"-ERR object type is unsupported\r\n"),
 )
 
 
 def check_lone(server: Server, sharing: Proxy) -> None:
     """A request alone goes with the script for just that: there is no ZMSCORE, with which a batch begins."""
+    unknown = server.command("INFO", "errorstats").count(b"NOSCRIPT")
     with crowd(sharing, 1) as (client,):
         for line in ("SADD c:k m", "SET c:t text"):
             client.command(*line.split())
@@ -131,6 +142,7 @@ def check_lone(server: Server, sharing: Proxy) -> None:
         after = calls(server, b"evalsha", b"zmscore")
         assert after[0] - digests >= len(LONE)
         assert after[1] - looks < len(LONE) / 2
+    assert server.command("INFO", "errorstats").count(b"NOSCRIPT") == unknown
 
 
 @on_each

@@ -59,7 +59,8 @@ class Form:
         of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
         scored: whether the argument after the key must be a number; otherwise it may be an option.
         alike: letters of the forms that one call may mix with this one.
-        alone: what the script for just one request gets besides it: the positions of its members, or its unit.
+        alone: what the script for just one request gets besides it: the unit, the positions of the members, or what
+            follows the delay.
     """
 
     text: bytes
@@ -171,9 +172,11 @@ class Operations:
             return None
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"E %d %d %d 1 %d" % (word.unit, size - 2, size - 2, _KINDS.index(word.kind) + 1)
+        latest = EXACT // 2 if self._server.is_valkey and word.kind == b"hash" else LATEST
         return Form(
             text, "E", word.name, terms, word.unit, size, True, False, _alike("E"),
             delay_at=2, noun=word.noun, longest=LATEST // 2 if word.noun else MOST_SECONDS * word.unit,
+            alone=b"relative %b %d %b %d " % (word.name.lower(), latest, word.kind, word.removed),
         )  # fmt: skip
 
     def _written(self, word: Word, size: int) -> Form | None:
@@ -183,10 +186,13 @@ class Operations:
             return None
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"W %b %d 1 1 %d" % (name, width + 1, 1 if in_dragonfly else 2)
+        latest = EXACT // 2 if self._server.is_valkey and word.kind == b"hash" else LATEST
+        returns = b"count" if in_dragonfly else b"done"
         return Form(
             text, "W", word.name, terms, 1000, size, True, False, _alike("W"),
             delay_at=2 if in_dragonfly else 3, by_option=not in_dragonfly, noun=b"" if in_dragonfly else word.noun,
             written_at=size - width, longest=MOST_SECONDS * 1000 if in_dragonfly else LATEST // 2,
+            alone=b"relative %b %d %b %b - -" % (word.name.lower(), latest, word.kind, returns),
         )  # fmt: skip
 
     def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
@@ -198,8 +204,8 @@ class Operations:
             elif size != 4:
                 return None
             terms = terms._replace(takes_memory=True)
-            text = b"e %d 2 1 2 0" % scale
-            return Form(text, "e", name, terms, scale, 4, True, False, _alike("e")) if scale else None
+            text, alone = b"e %d 2 1 2 0" % scale, b"relative %b " % name.lower()
+            return Form(text, "e", name, terms, scale, 4, True, False, _alike("e"), alone=alone) if scale else None
         if command.effect is Effect.LIFETIME:
             if size != 3:
                 return None

@@ -225,30 +225,35 @@ class ScriptCalls:
     def alone(self, operation: Operation, request: bytes) -> Loadable | None:
         """Return the call of the script that does nothing but one request, at less cost than a batch of one.
 
-        None if no script does just that, or in front of a cluster node.
+        None if the command needs no script, or in front of a cluster node.
 
         Args:
             operation: what the request asks for.
             request: the request, a RESP array of bulk strings.
         """
-        form, keys, does, tail, count = operation.form, self.triple(operation.key), "", b"", 0
+        form, words, keys = operation.form, operation.words, self.triple(operation.key)
+        terms, does, tail, count = form.terms, "", b"", 0
+        what = b"%d %b" % (operation.delay, form.alone) if form.unit else form.alone
         match form.does:
             case "e":
-                what, does = b"%d relative %b " % (operation.delay, form.name.lower()), "e"
-                arguments = [operation.words[0], what]
+                arguments, does = [words[0], what], "e"
+            case "E":
+                arguments, does, terms = [what, words[-1]], "1", terms._replace(lists=False)
+            case "W":
+                arguments = [what, *words[:-1]]
             case "t":
-                keys, arguments = keys[:2], [operation.words[0], form.alone]
+                arguments, keys = [words[0], what], keys[:2]
             case "p":
-                arguments = [operation.words[0]]
+                arguments = [words[0]]
             case "a" | "A" | "r":
                 head = request.index(b"\n") + 1
-                arguments, tail, count = [form.alone], request[head:], int(request[1 : head - 2])
+                arguments, tail, count = [what], request[head:], int(request[1 : head - 2])
             case _:
                 return None
         if self._names.slots is not None:
             return None
-        encode = partial(_alone, form.terms, form.script, keys, arguments, tail, count, does)
-        return Loadable((form.script, form.terms), encode)
+        encode = partial(_alone, terms, form.script, keys, arguments, tail, count, does)
+        return Loadable((form.script, terms), encode)
 
     def count(self, script: str, requests: int) -> None:
         """Count requests as replaced by a script, even if another script does its work."""
