@@ -1045,6 +1045,8 @@ CHECKS |= {
     "told what has run": lambda place: lost_rights.check_what_has_run_is_told(place.server, place.proxy()),
     "a subscriber after a RESET": lambda place: silence.check_a_subscriber_after_a_reset(place.server, place.proxy()),
     "signs are held": lambda place: memory.check_outstanding_replies(place.server, place.start_proxy),
+    "reads are held": lambda place: memory.check_reads_under_way(place.server, place.start_proxy),
+    "reads are bounded": lambda place: memory.check_reads_are_bounded(place.server, place.start_proxy),
     "odd requests": lambda place: together.check_odd_requests(place.proxy()),
     "forbidden writes": lambda place: together.check_forbidden_writes(place.server, place.proxy()),
     "dialect pairs": lambda place: together.check_dialect_pairs(place.server, place.proxy()),
