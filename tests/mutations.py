@@ -598,6 +598,7 @@ MUTATIONS = [
     Mutation("loop.py", "            hold()\n", "            pass\n", "a late signal"),
     Mutation("server.py", "sum(map(self._cut_short, list(self._connections)))", "0", "streams at the end"),
     Mutation("relay/conversation.py", '    self._ending.turn_away(b"")', "    pass", "streams at the end"),
+    Mutation("server.py", "sum(not connection.is_answered for", "sum(True for", "answered at the end"),
     Mutation("relay/progress.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation(

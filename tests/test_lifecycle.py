@@ -675,6 +675,31 @@ def check_streams(server: Server, start_proxy: StartProxy) -> None:
     assert "stopped before" not in proxy.process.output, proxy.process.output
 
 
+@pytest.mark.one_kind
+def test_who_has_got_every_reply_is_not_warned_of(upstream: Server, start_proxy: StartProxy) -> None:
+    check_who_has_got_every_reply(upstream, start_proxy)
+
+
+def check_who_has_got_every_reply(upstream: Server, start_proxy: StartProxy) -> None:
+    """The reply comes shortly before the time is up, and the client does not close; beside it one gets no reply."""
+    for name, warns in (("none", False), ("other", True)):
+        proxy = start_proxy(upstream, "--shutdown-timeout", "2")
+        with proxy.connect() as client, proxy.connect() as other, upstream.connect() as straight:
+            client.send(request("BLPOP", "queue", 0))
+            if warns:
+                other.send(request("BLPOP", name, 0))
+            until(lambda n=1 + warns: b"blocked_clients:%d" % n in straight.command("INFO", "clients"))  # type: ignore[misc]
+            began = time.monotonic()
+            proxy.process.send_signal(signal.SIGTERM)
+            time.sleep(1.4)  # the case: less than a second, which a client has to read its last words, is left
+            straight.command("RPUSH", "queue", "job")
+            assert client.rest().endswith(b"job\r\n")
+            assert proxy.process.wait() == 0, proxy.process.output
+            assert 1.9 < time.monotonic() - began < 4
+        told = [line["connections"] for line in proxy.log() if str(line["event"]).startswith("stopped before")]
+        assert told == [1] * warns, proxy.process.output
+
+
 def held(proxy: Proxy) -> int:
     """How many bytes of requests the proxy holds."""
     said = proxy.command("INFO", "expiremember")

@@ -98,6 +98,11 @@ class ClientConnection(asyncio.Protocol):
         log.error("connection closed: internal error", state=self._course.state.name, exc_info=error, **self.who)
         self.abandon()
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has been sent all that it gets, and only has to read it."""
+        return self._course.state is State.FAREWELL
+
     # The client's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
