@@ -599,6 +599,7 @@ MUTATIONS = [
     Mutation("server.py", "sum(map(self._cut_short, list(self._connections)))", "0", "streams at the end"),
     Mutation("relay/conversation.py", '    self._ending.turn_away(b"")', "    pass", "streams at the end"),
     Mutation("server.py", "sum(not connection.is_answered for", "sum(True for", "answered at the end"),
+    Mutation("relay/client.py", "if self._first is First.AWAITED and", "if False and", "idle"),
     Mutation("relay/progress.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation(

@@ -30,6 +30,7 @@ from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import BINARIES, KIND, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.test_flow import open_connections
 
 pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
@@ -698,6 +699,26 @@ def check_who_has_got_every_reply(upstream: Server, start_proxy: StartProxy) -> 
             assert 1.9 < time.monotonic() - began < 4
         told = [line["connections"] for line in proxy.log() if str(line["event"]).startswith("stopped before")]
         assert told == [1] * warns, proxy.process.output
+
+
+@pytest.mark.one_kind
+def test_who_has_sent_nothing_waits_for_no_server(server: Server, start_proxy: StartProxy) -> None:
+    check_who_has_sent_nothing(server, start_proxy)
+
+
+def check_who_has_sent_nothing(server: Server, start_proxy: StartProxy) -> None:
+    """The server answers nothing; it need not say that a client that has sent nothing has all its replies."""
+    proxy = start_proxy(server, "--shutdown-timeout", "20")
+    with proxy.connect() as client:
+        until(lambda: open_connections(server, proxy) == 2)
+        server.command("CLIENT", "PAUSE", 60_000, "ALL")
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert client.rest() == b""
+        client.close()
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 10
+    assert "stopped before" not in proxy.process.output, proxy.process.output
 
 
 def held(proxy: Proxy) -> int:

@@ -1076,6 +1076,7 @@ CHECKS |= {
     "a full queue": lambda place: takeover.check_a_full_queue(_again(place), place.folder),
     "a late signal": lambda place: lifecycle.check_a_late_signal(place.server, place.start_proxy, "1"),
     "streams at the end": lambda place: lifecycle.check_streams(place.server, place.start_proxy),
+    "idle": lambda place: lifecycle.check_who_has_sent_nothing(place.server, place.start_proxy),
     "answered at the end": lambda place: lifecycle.check_who_has_got_every_reply(place.server, place.start_proxy),
     "messages to who has left": lambda place: ends.check_messages(place.server, place.start_proxy),
     "a header at every cut": lambda place: headers.check_every_cut(_proxied(place)),

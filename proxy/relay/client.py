@@ -249,7 +249,9 @@ class ClientConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
-        if self._conversation is not None:
+        if self._first is First.AWAITED and self._course.state is State.RELAYING:
+            self.say_farewell(b"")  # nothing has been sent, so the server need not show that it has answered
+        elif self._conversation is not None:
             self._conversation.finish()
         elif self._course.state is State.CONNECTING and not self._early:
             self.abandon()
