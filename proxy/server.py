@@ -742,7 +742,8 @@ class Server:
             if dropped := sum(map(self._cut_short, list(self._connections))):
                 log.warning("requests dropped: shutdown_timeout is nearly over", connections=dropped)
             if not await self._have_left_by(give_up):
-                log.warning("stopped before the server had answered", connections=len(self._connections))
+                if unanswered := sum(not connection.is_answered for connection in self._connections):
+                    log.warning("stopped before the server had answered", connections=unanswered)
                 for connection in list(self._connections):
                     connection.abandon()
                 await asyncio.sleep(0)

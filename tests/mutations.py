@@ -598,6 +598,8 @@ MUTATIONS = [
     Mutation("loop.py", "            hold()\n", "            pass\n", "a late signal"),
     Mutation("server.py", "sum(map(self._cut_short, list(self._connections)))", "0", "streams at the end"),
     Mutation("relay/conversation.py", '    self._ending.turn_away(b"")', "    pass", "streams at the end"),
+    Mutation("server.py", "sum(not connection.is_answered for", "sum(True for", "answered at the end"),
+    Mutation("relay/client.py", "if self._first is First.AWAITED and", "if False and", "idle"),
     Mutation("relay/progress.py", "if self._session.hears_unasked else", "if False else", "messages to who has left"),
     Mutation("wire/framing.py", "position = small.end()", "return size", "hostile bytes"),
     Mutation(
@@ -606,6 +608,10 @@ MUTATIONS = [
     Mutation("relay/budget.py", "self.total <= self.limit", "True", "held limit"),
     Mutation("wire/reply.py", "return _SIGN_SIZE * count if count > _FEW else 0", "return 0", "signs are held"),
     Mutation("relay/budget.py", "self._budget.account(self.bytes + self.beside, 0)", "pass", "held limit"),
+    Mutation("session/reads.py", "return self._size if self._size > _LITTLE else 0", "return 0", "reads are held"),
+    Mutation("session/reads.py", "        self._size -= size\n", "", "reads are held"),
+    Mutation("session/reads.py", "            and self._size <= _MOST_KEPT\n", "", "reads are bounded"),
+    Mutation("session/reads.py", "if batch in self._unnamed:", "if False:", "sent twice"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),

@@ -30,6 +30,7 @@ from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.servers import BINARIES, KIND, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.test_flow import open_connections
 
 pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
 
@@ -672,6 +673,51 @@ def check_streams(server: Server, start_proxy: StartProxy) -> None:
         ran = server.command("GET", key).split(b"\r\n")[1]
         assert replies[key].endswith(b":%b\r\n" % ran), f"{ran!r} have run"
     assert "requests dropped" in proxy.process.output, proxy.process.output
+    assert "stopped before" not in proxy.process.output, proxy.process.output
+
+
+@pytest.mark.one_kind
+def test_who_has_got_every_reply_is_not_warned_of(upstream: Server, start_proxy: StartProxy) -> None:
+    check_who_has_got_every_reply(upstream, start_proxy)
+
+
+def check_who_has_got_every_reply(upstream: Server, start_proxy: StartProxy) -> None:
+    """The reply comes shortly before the time is up, and the client does not close; beside it one gets no reply."""
+    for name, warns in (("none", False), ("other", True)):
+        proxy = start_proxy(upstream, "--shutdown-timeout", "2")
+        with proxy.connect() as client, proxy.connect() as other, upstream.connect() as straight:
+            client.send(request("BLPOP", "queue", 0))
+            if warns:
+                other.send(request("BLPOP", name, 0))
+            until(lambda n=1 + warns: b"blocked_clients:%d" % n in straight.command("INFO", "clients"))  # type: ignore[misc]
+            began = time.monotonic()
+            proxy.process.send_signal(signal.SIGTERM)
+            time.sleep(1.4)  # the case: less than a second, which a client has to read its last words, is left
+            straight.command("RPUSH", "queue", "job")
+            assert client.rest().endswith(b"job\r\n")
+            assert proxy.process.wait() == 0, proxy.process.output
+            assert 1.9 < time.monotonic() - began < 4
+        told = [line["connections"] for line in proxy.log() if str(line["event"]).startswith("stopped before")]
+        assert told == [1] * warns, proxy.process.output
+
+
+@pytest.mark.one_kind
+def test_who_has_sent_nothing_waits_for_no_server(server: Server, start_proxy: StartProxy) -> None:
+    check_who_has_sent_nothing(server, start_proxy)
+
+
+def check_who_has_sent_nothing(server: Server, start_proxy: StartProxy) -> None:
+    """The server answers nothing; it need not say that a client that has sent nothing has all its replies."""
+    proxy = start_proxy(server, "--shutdown-timeout", "20")
+    with proxy.connect() as client:
+        until(lambda: open_connections(server, proxy) == 2)
+        server.command("CLIENT", "PAUSE", 60_000, "ALL")
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        assert client.rest() == b""
+        client.close()
+        assert proxy.process.wait() == 0, proxy.process.output
+        assert time.monotonic() - began < 10
     assert "stopped before" not in proxy.process.output, proxy.process.output
 
 

@@ -431,6 +431,80 @@ def check_outstanding_replies(server: Server, start_proxy: StartProxy, piece: st
     proxy.stop()
 
 
+def test_reads_under_way_count_as_held(server: Server, start_proxy: StartProxy) -> None:
+    check_reads_under_way(server, start_proxy)
+
+
+READ = request("SISMEMBER", "s", "m" * 15_000)
+
+
+def _with_a_deadline(proxy: Proxy) -> int:
+    """Give a set a deadline; return how much memory the proxy takes."""
+    proxy.command("SADD", "s", "m")
+    assert proxy.command("EXPIREMEMBER", "s", "m", 1000) == b":1\r\n"
+    return int(psutil.Process(proxy.pid).memory_info().rss)
+
+
+def check_reads_under_way(server: Server, start_proxy: StartProxy) -> None:
+    """What may be sent once more is kept until it has been answered, with the names in it; and no longer."""
+    proxy, admin = with_admin(start_proxy, server, "--held-limit", str(16 * MEGABYTE))
+    server.command("SET", "big", b"x" * (40 * MEGABYTE))
+    before, process = _with_a_deadline(proxy), psutil.Process(proxy.pid)
+    with proxy.connect() as client:
+        client.send(request("BLPOP", "queue", 0))
+        for _ in range(100):
+            client.send(READ * 8)
+        sent = 800 * len(READ)
+        until(lambda: admin.metrics()["held_bytes"] > 0.95 * sent, what="reads that count")
+        assert admin.metrics()["held_bytes"] < 1.2 * sent
+        assert process.memory_info().rss - before < 1.5 * sent
+        client.send(request("GET", "big") + READ * 80)
+        until(lambda: admin.metrics()["held_bytes"] > 0.95 * (sent + 80 * len(READ)))
+        server.command("RPUSH", "queue", 1)
+        # The first ones are answered; the reply in front of the others is not read.
+        until(lambda: admin.metrics()["held_bytes"] < 160 * len(READ), what="the end of those that were answered")
+        assert admin.metrics()["held_bytes"] > 75 * len(READ)
+        assert client.replies(801)[1:] == [b":0\r\n"] * 800
+        assert client.replies(81)[1:] == [b":0\r\n"] * 80
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+        client.send(request("BLPOP", "queue", 0))
+        with suppress(ConnectionError):
+            for _ in range(200):
+                client.send(READ * 8)
+        until(lambda: admin.metrics()["requests_refused_total{reason=held_limit}"] == 1)
+    until(lambda: admin.metrics()["held_bytes"] == 0)
+    until(lambda: process.memory_info().rss - before < 6 * MEGABYTE, what="memory given back")
+    proxy.stop()
+
+
+def test_reads_under_way_are_bounded(server: Server, start_proxy: StartProxy) -> None:
+    check_reads_are_bounded(server, start_proxy)
+
+
+def check_reads_are_bounded(server: Server, start_proxy: StartProxy) -> None:
+    """Beyond that a client's reads wait, as writes do, and at last the client."""
+    proxy, admin = with_admin(start_proxy, server)
+    before, process = _with_a_deadline(proxy), psutil.Process(proxy.pid)
+    with proxy.connect() as client:
+        client.send(request("BLPOP", "queue", 0))
+        client.socket.settimeout(2)
+        data, sent = READ * 8, 0
+        with suppress(TimeoutError):
+            while sent < 200 * MEGABYTE:
+                sent += client.socket.send(data[sent % len(data) :])
+        assert 90 * MEGABYTE < sent < 150 * MEGABYTE
+        assert admin.metrics()["held_bytes"] < 110 * MEGABYTE
+        assert process.memory_info().rss - before < 140 * MEGABYTE
+        client.socket.settimeout(30)
+        server.command("RPUSH", "queue", 1)
+        count = sent // len(READ)
+        assert client.replies(1 + count)[1:] == [b":0\r\n"] * count
+        client.send(READ[sent % len(READ) :])
+        assert client.reply() == b":0\r\n"
+        until(lambda: admin.metrics()["held_bytes"] == 0)
+    proxy.stop()
+
+
 def test_what_waits_is_not_searched_letter_by_letter() -> None:
     """While a sign is awaited, of which the server might say that it refuses it."""
     replies = ReplySubstitution()

@@ -98,6 +98,11 @@ class ClientConnection(asyncio.Protocol):
         log.error("connection closed: internal error", state=self._course.state.name, exc_info=error, **self.who)
         self.abandon()
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has been sent all that it gets, and only has to read it."""
+        return self._course.state is State.FAREWELL
+
     # The client's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -244,7 +249,9 @@ class ClientConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
-        if self._conversation is not None:
+        if self._first is First.AWAITED and self._course.state is State.RELAYING:
+            self.say_farewell(b"")  # nothing has been sent, so the server need not show that it has answered
+        elif self._conversation is not None:
             self._conversation.finish()
         elif self._course.state is State.CONNECTING and not self._early:
             self.abandon()

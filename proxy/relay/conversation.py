@@ -146,7 +146,7 @@ class Conversation:
             return
         session, is_plain = self._session, self._surroundings.is_plain
         upstream, judge, lengthen, now = self._upstream, self.receive, session.lengthen, self._surroundings.now
-        send, reads = upstream.write, session.reads
+        send, reads, pass_on = upstream.write, session.reads, self._pass_on
 
         def receive(data: bytes) -> None:
             if not session.ordinary:
@@ -157,6 +157,9 @@ class Conversation:
                 if len(data) > LONG:
                     lengthen()
             elif (out := session.guard(data, now())) is not None:
+                if len(data) >= LARGE:
+                    pass_on(lambda: out)  # counts what is kept of it
+                    return
                 upstream.substitute(session.replies)
                 send(out)
             else:

@@ -115,7 +115,8 @@ class Flow:
         """Count the bytes held for the client; return whether it may hold that many."""
         session = self._session
         held = session.held + (len(self._sharing.kept) if self._sharing is not None else 0)
-        return self._holding.account(held, self._upstream.unsent, self.account, session.replies.memory)
+        beside = session.replies.memory + session.reads.memory
+        return self._holding.account(held, self._upstream.unsent, self.account, beside)
 
 
 def set_reading(transport: asyncio.Transport, wanted: bool) -> None:

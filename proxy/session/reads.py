@@ -36,7 +36,7 @@ from proxy.wire.guard import (
     may_be_late,
 )
 from proxy.wire.pieces import Slot
-from proxy.wire.request import Kind, Request, encode
+from proxy.wire.request import ARGUMENT_SIZE, Kind, Request, encode
 
 MOST_REPEATS: Final = 5
 """How often a read is sent again because a deadline passed before its reply came. It is sent with the script that
@@ -50,6 +50,12 @@ _MOST_UNNAMED: Final = 64
 
 _MOST_NAMED: Final = 10_000
 """Maximum number of names in reads under way. Beyond that, reads are not guarded until all have been answered."""
+
+_MOST_KEPT: Final = 32 * 1024 * 1024
+"""Maximum number of bytes that reads under way take. Beyond that, reads are not guarded until enough are answered."""
+
+_LITTLE: Final = 64 * 1024
+"""So many bytes of reads under way are not worth counting."""
 
 _NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
 _EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
@@ -94,9 +100,12 @@ class _Batch:
         parser: parses them.
         covered: returns the covered keys that some requests name.
         requests: the parsed requests, if the parser does not accept the bytes.
+
+    Attributes:
+        size: about how many bytes are kept.
     """
 
-    __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests")
+    __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests", "size")
 
     def __init__(
         self,
@@ -105,19 +114,26 @@ class _Batch:
         covered: Callable[[Sequence[list[bytes]]], set[bytes]],
         requests: Sequence[list[bytes]] | None = None,
     ) -> None:
-        self._raw = raw
+        self._raw = raw if requests is None else b""
         self._parser = parser
         self._covered = covered
         self._requests = requests
         self._keys: set[bytes] | None = None
+        self.size = len(raw) + (ARGUMENT_SIZE * sum(map(len, requests)) if requests is not None else 0)
+
+    def parsed(self) -> Sequence[list[bytes]]:
+        """Return the parsed requests, without keeping them: they take several times as much as the bytes."""
+        if self._requests is not None:
+            return self._requests
+        parsed = self._parser.parse(self._raw)
+        assert parsed is not None  # these bytes were parsed or matched before
+        return parsed[0]
 
     @property
     def requests(self) -> Sequence[list[bytes]]:
-        """The parsed requests."""
+        """The parsed requests, kept while the replies are late."""
         if self._requests is None:
-            parsed = self._parser.parse(self._raw)
-            assert parsed is not None  # these bytes were parsed or matched before
-            self._requests = parsed[0]
+            self._requests = self.parsed()
         return self._requests
 
     @property
@@ -126,6 +142,17 @@ class _Batch:
         if self._keys is None:
             self._keys = self._covered(self.requests)
         return self._keys
+
+    def names(self) -> tuple[set[bytes], set[bytes]]:
+        """Return the arguments of the guarded requests, and of those among them that may write."""
+        requests, named, written = self.parsed(), set[bytes](), set[bytes]()
+        keys = self._covered(requests)
+        for request in requests:
+            if _is_guarded(request) and not keys.isdisjoint(request):
+                named.update(request[1:])
+                if request[0] not in PURE:
+                    written.update(request[1:])
+        return named, written
 
     def matters(self, place: int) -> Callable[[bytes], bool] | None:
         """Return the function of `_what_matters` for one of the requests; None if a late reply never matters."""
@@ -147,6 +174,11 @@ class Late(NamedTuple):
     keys: list[bytes]
     slot: Slot
     repeats: int
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return sum(map(len, self.arguments)) + ARGUMENT_SIZE * len(self.arguments)
 
 
 class Reads:
@@ -170,6 +202,7 @@ class Reads:
         "_out",
         "_outlook",
         "_settled",
+        "_size",
         "_standing",
         "_unnamed",
         "_wanted",
@@ -186,10 +219,11 @@ class Reads:
         self._out = out
         self._without = without
         self._named: set[bytes] = set()  # all arguments of reads under way, except those in `_unnamed`
-        self._unnamed: list[_Batch] = []  # read-only batches whose arguments have not been added yet
+        self._unnamed: set[_Batch] = set()  # read-only batches under way whose arguments have not been added yet
         self._written: set[bytes] = set()  # the arguments of guarded requests under way that may write
         self._outlook = Outlook()
         self._wanted: list[Late] = []
+        self._size = 0  # size of the batches and of the late reads under way, and of `_named`, in bytes
         self._settled = False
         self.under_way = 0
         self.quiet = False
@@ -205,6 +239,11 @@ class Reads:
         settled, self._settled = self._settled and not self.under_way, False
         return settled
 
+    @property
+    def memory(self) -> int:
+        """About how many bytes the reads under way take; zero if they are few."""
+        return self._size if self._size > _LITTLE else 0
+
     def may_be_guarded(self, now: float) -> bool:
         """Return whether the connection's state allows reads to be guarded and sent again."""
         standing, names = self._standing, self._ground.names
@@ -214,6 +253,7 @@ class Reads:
             and standing.next is _FREE
             and standing.hears_echoes
             and len(self._named) <= _MOST_NAMED
+            and self._size <= _MOST_KEPT
             and not (standing.caches or standing.is_link or standing.end is _QUIT)
             and not standing.rights.unsure(now)
             and not standing.limited
@@ -320,11 +360,12 @@ class Reads:
 
     def _begin(self, batch: _Batch, asked: int, count: int) -> Guard:
         self.under_way += 1
-        self._unnamed.append(batch)
+        self._size += batch.size
+        self._unnamed.add(batch)
         if len(self._unnamed) > _MOST_UNNAMED:
             self._names()
-        repeat = partial(self._repeat_first, batch)
-        return Guard(asked, count, batch.matters, self._ground.now, repeat, self._end, self._outlook.hear)
+        repeat, end = partial(self._repeat_first, batch), partial(self._end, batch.size, batch)
+        return Guard(asked, count, batch.matters, self._ground.now, repeat, end, self._outlook.hear)
 
     def _covered(self, requests: Sequence[list[bytes]], used: set[bytes] | None = None) -> set[bytes]:
         """Return the covered keys that some requests name, and perhaps values that look like such keys.
@@ -375,7 +416,7 @@ class Reads:
                 _what_matters(again.arguments[0]),
                 self._ground.now,
                 partial(self._repeat, again._replace(repeats=again.repeats + 1)),
-                self._end,
+                partial(self._end, again.size),
             )
             for again in late
         ]
@@ -410,27 +451,38 @@ class Reads:
     def _names(self) -> set[bytes]:
         """Return all names in reads under way."""
         for batch in self._unnamed:
-            for request in batch.requests:
-                if _is_guarded(request) and not batch.keys.isdisjoint(request):
-                    self._named.update(request[1:])
-                    if request[0] not in PURE:
-                        self._written.update(request[1:])
+            self._name(*batch.names())
         self._unnamed.clear()
         return self._named
 
-    def _end(self) -> None:
+    def _name(self, named: set[bytes], written: set[bytes]) -> None:
+        """Add arguments of reads under way, and those among them of requests that may write."""
+        named -= self._named
+        self._size += sum(map(len, named)) + ARGUMENT_SIZE * len(named)
+        self._named |= named
+        self._written |= written
+
+    def _end(self, size: int, batch: _Batch | None = None) -> None:
+        """Note that a batch, or a late read, has been answered; `size`: as it was counted."""
         self.under_way -= 1
+        self._size -= size
+        if batch is not None:
+            self._unnamed.discard(batch)
         if not self.under_way:
             self._named.clear()
-            self._unnamed.clear()
             self._written.clear()
+            self._size = 0
             self._settled = True
 
     def _repeat_first(self, batch: _Batch, place: int) -> Slot:
         arguments, slot = batch.requests[place], Slot()
+        if batch in self._unnamed:  # it may end before the late read does
+            self._unnamed.remove(batch)
+            self._name(*batch.names())
         self._repeat(Late(arguments, [key for key in dict.fromkeys(arguments) if key in batch.keys], slot, 0))
         return slot
 
     def _repeat(self, again: Late) -> None:
         self.under_way += 1
+        self._size += again.size
         self._wanted.append(again)
