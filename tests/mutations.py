@@ -466,7 +466,10 @@ MUTATIONS = [
     # Those of many clients.
     Mutation("relay/joint.py", "for_good or said.startswith(_NO_SUCH_SCRIPT)", "for_good", "joint, flushed"),
     Mutation("relay/joint.py", "_NOT_BY_DIGEST(said) is not None", "False", "joint, no digests"),
-    Mutation("relay/joint.py", "[^\\r]*'evalsha'", "", "joint, digests again"),
+    Mutation("relay/joint.py", "[^\\r]*'evalsha(?:_ro)?'", "", "joint, digests again"),
+    Mutation("relay/joint.py", 'elif said[:1] != b"-":', "else:", "joint, refused texts"),
+    Mutation("relay/joint.py", "(?:_ro)?", "", "joint, no digests"),
+    Mutation("scripts/calls.py", 'else b"EVALSHA_RO"', 'else b"EVALSHA"', "joint, paused"),
     Mutation(
         "relay/joint.py",
         "ports, self._left = self._left, []\n        for port, reply",

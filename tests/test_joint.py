@@ -125,7 +125,7 @@ LONE: Final[tuple[tuple[str, bytes], ...]] = (
 
 def check_lone(server: Server, sharing: Proxy) -> None:
     """A request alone goes with the script for just that: there is no ZMSCORE, with which a batch begins."""
-    unknown = server.command("INFO", "errorstats").count(b"NOSCRIPT")
+    unknown = _unknown_digests(server)
     with crowd(sharing, 1) as (client,):
         for line in ("SADD c:k m", "SET c:t text"):
             client.command(*line.split())
@@ -134,15 +134,15 @@ def check_lone(server: Server, sharing: Proxy) -> None:
         for line in ("DEL c:z c:k", "SADD c:k m"):
             client.command(*line.split())
         until_shares(sharing, client)
-        began, (digests, looks) = shared(sharing), calls(server, b"evalsha", b"zmscore")
+        began, (digests, reads, looks) = shared(sharing), calls(server, b"evalsha", b"evalsha_ro", b"zmscore")
         for line, wanted in LONE:
             reply = client.command(*line.split())
             assert alike(reply, wanted) or wanted == reply[:10] == b"-WRONGTYPE", (line, reply)
         assert shared(sharing) - began == len(LONE)
-        after = calls(server, b"evalsha", b"zmscore")
-        assert after[0] - digests >= len(LONE)
-        assert after[1] - looks < len(LONE) / 2
-    assert server.command("INFO", "errorstats").count(b"NOSCRIPT") == unknown
+        after = calls(server, b"evalsha", b"evalsha_ro", b"zmscore")
+        assert after[0] - digests + after[1] - reads >= len(LONE)
+        assert after[2] - looks < len(LONE) / 2
+    assert _unknown_digests(server) == unknown
 
 
 @on_each
@@ -204,13 +204,38 @@ def test_a_user_who_may_name_no_script_by_its_digest_is_served_by_texts(
 
 def check_no_digests(server: Server, sharing: Proxy) -> None:
     with crowd(sharing) as clients:
-        assert server.command("ACL", "SETUSER", "default", "-evalsha") == b"+OK\r\n"
+        clients[0].command("SADD", "c:some", "m")
+        assert clients[0].command("EXPIREMEMBER", "c:some", "m", FAR) == b":1\r\n"
+        for _ in range(2):
+            at_once(clients, [("TTL", "c:some", "m")] * CLIENTS)
+        assert server.command("ACL", "SETUSER", "default", "-evalsha", "-evalsha_ro") == b"+OK\r\n"
         try:
             for number in range(10):
                 replies = at_once(clients, [("SADD", "c:some", f"{number}:{client}") for client in range(CLIENTS)])
                 assert replies == [b":1\r\n"] * CLIENTS
+                replies = at_once(clients, [("TTL", "c:some", "m")] * CLIENTS)
+                assert all(alike(reply, b":%d\r\n" % FAR) for reply in replies), replies
         finally:
             server.command("ACL", "SETUSER", "default", "+@all")
+
+
+def check_refused_texts(server: Server, sharing: Proxy) -> None:
+    """The server has not taken a text that it refuses, so a digest would be unknown to it, each time."""
+    with crowd(sharing, 1) as (client,), refusing(server, "no replicas"):
+        unknown = _unknown_digests(server)
+        for number in range(20):
+            assert client.command("SADD", "c:first", f"m{number}").startswith(b"-NOREPLICAS")
+        assert _unknown_digests(server) - unknown < 3
+
+
+def _unknown_digests(server: Server) -> int:
+    found = re.search(rb"errorstat_NOSCRIPT:count=(\d+)", server.command("INFO", "errorstats"))
+    return int(found[1]) if found else 0
+
+
+@on_each
+def test_a_text_that_is_refused_is_not_known(server: Server, sharing: Proxy) -> None:
+    check_refused_texts(server, sharing)
 
 
 @on_each
@@ -289,6 +314,8 @@ def check_paused(server: Server, sharing: Proxy) -> None:
         assert clients[0].command("EXPIREMEMBER", "c:s", "m", FAR) == b":1\r\n"
         for client in clients:
             until_shares(sharing, client)
+        at_once(clients, [("TTL", "c:s", "m")] * CLIENTS)
+        server.command("SCRIPT", "FLUSH")
         server.command("CLIENT", "PAUSE", 3000, "WRITE")
         try:
             writers, readers = clients[:4], clients[4:]

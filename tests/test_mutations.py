@@ -816,6 +816,7 @@ CHECKS |= {
     "the only one, covered": _starting(sharing.test_who_is_the_only_one_shares_what_is_about_members),
     "joint": _sharing(joint.check_one_call),
     "joint, alone": _sharing(joint.check_lone),
+    "joint, refused texts": _sharing(joint.check_refused_texts),
     "joint, errors": _sharing(lambda _, proxy: joint.check_own_errors(proxy)),
     "joint, flushed": _sharing(joint.check_flushed_scripts),
     "joint, no digests": _sharing(joint.check_no_digests),

@@ -2,7 +2,7 @@
 
 Its tests: tests/test_joint.py.
 
-A call refers to its script by digest, because the lane has sent the text before. If the server no longer has the
+A call refers to its script by digest if the text has run over the same lane. If the server no longer has the
 script, or the proxy's user may not run scripts by digest, nothing has run, and the call is sent again with the text.
 """
 
@@ -31,7 +31,7 @@ MOST: Final = MOST_PARTS
 """Maximum number of requests per call: their replies are split in one go."""
 
 _NO_SUCH_SCRIPT: Final = b"-NOSCRIPT"
-_NOT_BY_DIGEST: Final = re.compile(rb"-(?:NOPERM [^\r]*'evalsha'|ERR unknown command)").match
+_NOT_BY_DIGEST: Final = re.compile(rb"-(?:NOPERM [^\r]*'evalsha(?:_ro)?'|ERR unknown command)").match
 """Any other NOPERM is the script's own error, for a command that it runs."""
 
 
@@ -113,6 +113,8 @@ class Joint:
             if for_good or said.startswith(_NO_SUCH_SCRIPT):
                 self._send_text(for_good=for_good)
                 return
+        elif said[:1] != b"-":  # a refused text may be unknown to the server
+            self._lane.note_script(self._call.script)
         if self._is_alone or said[:1] == b"-":
             replies = [said] * len(self._left)
         else:

@@ -112,7 +112,7 @@ class Lane(Droppable):
         self._changed = changed
         self._membership = Membership(fence, traffic)
         self._greeting = Greeting(identity, login)
-        self._scripts: set[Hashable] | None = set()  # scripts whose text was sent; None: digests do not work
+        self._scripts: set[Hashable] | None = set()  # scripts whose text has run; None: digests do not work
         self._transport: asyncio.Transport
         self._replies = Replies()
         self._find = whole_replies(MUCH)
@@ -178,20 +178,20 @@ class Lane(Droppable):
         ports.extendleft([replacement(ports.popleft()) for _ in range(min(count, len(ports)))][::-1])
 
     def has_script(self, script: Hashable) -> bool:
-        """Return whether a script can be called by digest; if not, the caller sends its text now."""
-        if self._scripts is None:
-            return False
-        there = script in self._scripts
-        self._scripts.add(script)
-        return there
+        """Return whether a script can be called by digest."""
+        return self._scripts is not None and script in self._scripts
+
+    def note_script(self, script: Hashable) -> None:
+        """Note that the text of a script has run."""
+        if self._scripts is not None:
+            self._scripts.add(script)
 
     def lack_script(self, script: Hashable, *, for_good: bool) -> None:
-        """Note that the server lacks a script, whose text is sent now; or, with `for_good`, that digests do not work
-        here."""
+        """Note that the server lacks a script or, with `for_good`, that digests do not work here."""
         if for_good:
             self._scripts = None
         elif self._scripts is not None:
-            self._scripts.add(script)
+            self._scripts.discard(script)
 
     def ping(self) -> Passed:
         """Send PING after all requests; return a function that returns whether it was answered."""
