@@ -222,6 +222,7 @@ def check_no_digests(server: Server, sharing: Proxy) -> None:
 def check_refused_texts(server: Server, sharing: Proxy) -> None:
     """The server has not taken a text that it refuses, so a digest would be unknown to it, each time."""
     with crowd(sharing, 1) as (client,), refusing(server, "no replicas"):
+        server.command("SCRIPT", "FLUSH")
         unknown = _unknown_digests(server)
         for number in range(20):
             assert client.command("SADD", "c:first", f"m{number}").startswith(b"-NOREPLICAS")
