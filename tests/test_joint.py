@@ -125,6 +125,7 @@ LONE: Final[tuple[tuple[str, bytes], ...]] = (
 
 def check_lone(server: Server, sharing: Proxy) -> None:
     """A request alone goes with the script for just that: there is no ZMSCORE, with which a batch begins."""
+    server.command("SCRIPT", "FLUSH")
     unknown = _unknown_digests(server)
     with crowd(sharing, 1) as (client,):
         for line in ("SADD c:k m", "SET c:t text"):
