@@ -200,13 +200,14 @@ def check_no_job_is_lost(
     waits: bool = True,
     apart: bool = False,
     message: bytes = b"",
+    at_most: int = 0,
 ) -> None:
     """A client blocks (if `fresh`, by its first bytes), sends some more and closes; at once another pushes a job.
 
     `split`: the request comes in two pieces, in the middle of its first key. `later`: how many seconds before the push.
     `front`: what it sends before.
     `waits`: whether it closes when it is blocked; else at once. `apart`: whether these do not go together. `message`:
-    what it hears while it is blocked, on the channel `c`.
+    what it hears while it is blocked, on the channel `c`. `at_most`: how many jobs may be lost.
 
     Redis 6.2 gives the job away itself where both come in one of its turns, as they do on a busy machine.
     """
@@ -242,7 +243,7 @@ def check_no_job_is_lost(
             else:
                 lost += not server.command("XPENDING", "stream", "g").startswith(b"*4\r\n:0\r\n")
                 server.command("DEL", "stream")
-    assert not lost
+    assert lost <= at_most, lost
 
 
 @pytest.mark.one_kind
@@ -319,6 +320,7 @@ def check_who_has_left_in_silence(
     waits: bool = True,
     apart: bool = False,
     message: bytes = b"",
+    at_most: int = 0,
 ) -> None:
     proxy = start_proxy(server)
     check_no_job_is_lost(
@@ -332,6 +334,7 @@ def check_who_has_left_in_silence(
         waits=waits,
         apart=apart,
         message=message,
+        at_most=at_most,
     )
     proxy.stop()
 

@@ -999,7 +999,7 @@ CHECKS |= {
         place.server, place.start_proxy, leaving.HEARS + leaving.OFF, message=b"w" * 1_000_000
     ),
     "left in a silence, apart": lambda place: leaving.check_who_has_left_in_silence(
-        place.server, place.start_proxy, leaving.OFF, leaving.ON, apart=True
+        place.server, place.start_proxy, leaving.OFF, leaving.ON, apart=True, at_most=2
     ),
     "left at once in a silence": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, waits=False
