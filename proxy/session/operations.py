@@ -172,12 +172,15 @@ class Operations:
             return None
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"E %d %d %d 1 %d" % (word.unit, size - 2, size - 2, _KINDS.index(word.kind) + 1)
-        latest = EXACT // 2 if self._server.is_valkey and word.kind == b"hash" else LATEST
         return Form(
             text, "E", word.name, terms, word.unit, size, True, False, _alike("E"),
             delay_at=2, noun=word.noun, longest=LATEST // 2 if word.noun else MOST_SECONDS * word.unit,
-            alone=b"relative %b %d %b %d " % (word.name.lower(), latest, word.kind, word.removed),
+            alone=b"relative %b %d %b %d " % (word.name.lower(), self._latest(word), word.kind, word.removed),
         )  # fmt: skip
+
+    def _latest(self, word: Word) -> int:
+        """Return the latest deadline that a command accepts, in Unix ms, as its script gets it."""
+        return EXACT // 2 if self._server.is_valkey and word.kind == b"hash" else LATEST
 
     def _written(self, word: Word, size: int) -> Form | None:
         name, width = (b"HSET", 2) if word.kind == b"hash" else (b"SADD", 1)
@@ -186,13 +189,12 @@ class Operations:
             return None
         terms = self._server.terms(word.name)._replace(takes_memory=True)
         text = b"W %b %d 1 1 %d" % (name, width + 1, 1 if in_dragonfly else 2)
-        latest = EXACT // 2 if self._server.is_valkey and word.kind == b"hash" else LATEST
         returns = b"count" if in_dragonfly else b"done"
         return Form(
             text, "W", word.name, terms, 1000, size, True, False, _alike("W"),
             delay_at=2 if in_dragonfly else 3, by_option=not in_dragonfly, noun=b"" if in_dragonfly else word.noun,
             written_at=size - width, longest=MOST_SECONDS * 1000 if in_dragonfly else LATEST // 2,
-            alone=b"relative %b %d %b %b - -" % (word.name.lower(), latest, word.kind, returns),
+            alone=b"relative %b %d %b %b - -" % (word.name.lower(), self._latest(word), word.kind, returns),
         )  # fmt: skip
 
     def _make(self, command: Command, size: int, unit: bytes) -> Form | None:
