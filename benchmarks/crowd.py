@@ -3,10 +3,11 @@
     python -m benchmarks.crowd [--check]
 
 Load comes from redis-benchmark (or valkey-benchmark): 50 connections, without pipelining, each request sent as soon as
-the one before it has been answered. All paths lead to one Redis and are measured in turn, in an order that rotates from
-round to round. There are 100 sets of 100 members each, one of which has a deadline that is far away, or none; each
-request is for one of them by chance. Straight to the server goes what it does for the same without deadlines: SADD of a
-set without any, SISMEMBER in the place of TTL, ZADD of a sorted set in that of EXPIREMEMBER.
+the one before it has been answered. Pairs go in one piece, by themselves and within MULTI, from a client in Python that
+takes most of the time itself. All paths lead to one Redis and are measured in turn, in an order that rotates from round
+to round. There are 100 sets of 100 members each, one of which has a deadline that is far away, or none; each request is
+for one of them by chance. Straight to the server goes what it does for the same without deadlines: SADD of a set
+without any, SISMEMBER in the place of TTL, ZADD of a sorted set in that of EXPIREMEMBER.
 
 A figure is the median of its rounds; a ratio is the median of the ratios within each round. CPU is that of all threads
 of the proxy and of the server, a request (Linux only).
@@ -20,7 +21,7 @@ import sys
 from typing import Final
 
 from benchmarks.figures import Bar, Report, add_output_options, progress, run, table
-from benchmarks.stage import Connection, Service, Stage, generated_rate
+from benchmarks.stage import Connection, Request, Service, Stage, generated_rate, pack, waiting_rate
 
 _CONNECTIONS: Final = 50
 _SETS: Final = 100
@@ -31,6 +32,7 @@ _DELAY: Final = 1_000_000
 _SHARED, _OWN, _STRAIGHT = "proxy", "proxy, --no-share", "straight"
 
 _READ, _TTL, _EXPIREMEMBER, _SADD, _SREM = "SISMEMBER", "TTL key member", "EXPIREMEMBER", "SADD", "SREM of nothing"
+_LIFETIME, _COUNTER = "EXPIRE of such a set", "INCR of a string beside them"
 _PLAIN_READ, _PLAIN_SADD = "SISMEMBER, no deadlines", "SADD, no deadlines"
 _DATED, _PLAIN, _SORTED = "dated:__rand_int__", "plain:__rand_int__", "sorted:__rand_int__"
 _REQUESTS: Final[dict[str, tuple[str | int, ...]]] = {
@@ -41,6 +43,8 @@ _REQUESTS: Final[dict[str, tuple[str | int, ...]]] = {
     _SREM: ("SREM", _DATED, "nothing"),
     _TTL: ("TTL", _DATED, "member:7"),
     _EXPIREMEMBER: ("EXPIREMEMBER", _DATED, "member:7", _DELAY),
+    _LIFETIME: ("EXPIRE", _DATED, _DELAY),
+    _COUNTER: ("INCR", "dated:counter:__rand_int__"),
 }
 _INSTEAD: Final[dict[str, tuple[str | int, ...]]] = {
     _READ: ("SISMEMBER", _PLAIN, "member:7"),
@@ -48,8 +52,14 @@ _INSTEAD: Final[dict[str, tuple[str | int, ...]]] = {
     _SREM: ("SREM", _PLAIN, "nothing"),
     _TTL: ("SISMEMBER", _PLAIN, "member:7"),
     _EXPIREMEMBER: ("ZADD", _SORTED, _DELAY, "member:7"),
+    _LIFETIME: ("EXPIRE", _PLAIN, _DELAY),
+    _COUNTER: ("INCR", "counter:__rand_int__"),
 }
 """What goes straight to the server in the place of others."""
+
+_PAIR, _TRANSACTION = "SADD, EXPIREMEMBER", "MULTI, SADD, EXPIREMEMBER, EXEC"
+_LINES: Final = {_PAIR: 2, _TRANSACTION: 6}
+"""Lines of the replies."""
 
 _LEAST: Final = 0.7
 """Of a read's rate where nothing has a deadline."""
@@ -78,6 +88,23 @@ def _measure_once(service: Service, server: Service, words: tuple[str | int, ...
     return rate, (service.cpu_seconds() - before) / count * 1e6, (server.cpu_seconds() - behind) / count * 1e6
 
 
+def _chunks(request: str, *, dated: bool) -> list[bytes]:
+    """Return what each client sends; without deadlines ZADD of a sorted set stands in for EXPIREMEMBER."""
+    chunks = []
+    for number in range(_CONNECTIONS):
+        add = pack(("SADD", f"{'dated' if dated else 'plain'}:{number:012}", "member:7"))
+        expire: Request = ("EXPIREMEMBER", f"dated:{number:012}", "member:7", _DELAY)
+        pair = add + pack(expire if dated else ("ZADD", f"sorted:{number:012}", _DELAY, "member:7"))
+        chunks.append(pair if request == _PAIR else pack(("MULTI",)) + pair + pack(("EXEC",)))
+    return chunks
+
+
+def _measure_chunks(service: Service, server: Service, request: str, count: int, *, dated: bool) -> Sample:
+    before, behind = service.cpu_seconds(), server.cpu_seconds()
+    rate = waiting_rate(service.port, _chunks(request, dated=dated), _LINES[request], count)
+    return rate, (service.cpu_seconds() - before) / count * 1e6, (server.cpu_seconds() - behind) / count * 1e6
+
+
 def measure(options: argparse.Namespace) -> Report:
     """Measure every request on every path."""
     with Stage() as stage:
@@ -89,7 +116,8 @@ def measure(options: argparse.Namespace) -> Report:
         }
         with Connection(paths[_SHARED].port) as connection:
             _fill(connection)
-        samples: dict[str, dict[str, list[Sample]]] = {name: {path: [] for path in paths} for name in _REQUESTS}
+        measured = (*_REQUESTS, *_LINES)
+        samples: dict[str, dict[str, list[Sample]]] = {name: {path: [] for path in paths} for name in measured}
         for number in range(options.rounds):
             progress(f"round {number + 1} of {options.rounds}")
             names = list(paths)[number % len(paths) :] + list(paths)[: number % len(paths)]
@@ -97,6 +125,10 @@ def measure(options: argparse.Namespace) -> Report:
                 for path in names:
                     sent = _INSTEAD.get(request, words) if path == _STRAIGHT else words
                     samples[request][path].append(_measure_once(paths[path], redis, sent, options.requests))
+            for request in _LINES:
+                for path in names:
+                    one = _measure_chunks(paths[path], redis, request, options.requests // 2, dated=path != _STRAIGHT)
+                    samples[request][path].append(one)
     return _report(samples)
 
 

@@ -42,7 +42,7 @@ def _drain(straight: Connection, through: Connection, rule: Rule | None, keys: i
             break
     else:
         raise StageError("setting the deadlines took longer than the first of them")
-    time.sleep((first - straight.now_ms()) / 1000)
+    time.sleep(max(0, first - straight.now_ms()) / 1000)
     cpu = _cpu(straight)
     give_up = time.monotonic() + _DRAIN_SECONDS
     while straight.call("EXISTS", *(f"k:{number}" for number in range(keys))):

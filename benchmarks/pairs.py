@@ -60,6 +60,18 @@ def _written(key: str) -> list[Request]:
     return [("HSETEX", f"hash:{key}", "EX", _DELAY, "FIELDS", 1, "field", 1)]
 
 
+def _with_lifetime(key: str) -> list[Request]:
+    return [("HSET", f"hash:{key}", "field", 1), ("EXPIRE", f"hash:{key}", _DELAY)]
+
+
+def _with_both(key: str) -> list[Request]:
+    return [*_hashes(key), ("EXPIRE", f"hash:{key}", _DELAY)]
+
+
+def _counted(key: str) -> list[Request]:
+    return [("INCR", f"hash:{key}:visits"), ("EXPIRE", f"hash:{key}:visits", _DELAY)]
+
+
 def _straight(key: str) -> list[Request]:
     return [("HSET", f"plain:{key}", "field", 1), ("HEXISTS", f"plain:{key}", "field")]
 
@@ -75,6 +87,9 @@ _LOADS: Final[dict[str, Callable[[str], list[Request]]]] = {
     _KEYS: _keys,
     _AMID: _amid,
     _WRITTEN: _written,
+    "HSET, EXPIRE": _with_lifetime,
+    "HSET, EXPIREMEMBER, EXPIRE": _with_both,
+    "INCR, EXPIRE": _counted,
 }
 
 

@@ -6,6 +6,7 @@ import csv
 import ctypes
 import os
 import re
+import selectors
 import shutil
 import signal
 import socket
@@ -15,11 +16,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import hiredis
 
@@ -92,6 +94,47 @@ def generated_rate(port: int, *arguments: str | int) -> float:
     return float(rows[1][1])
 
 
+def waiting_rate(port: int, chunks: Sequence[bytes], replies: int, count: int) -> float:
+    """Let clients send a chunk each, wait for its replies, and send it again; return the chunks a second.
+
+    Args:
+        port: where to.
+        chunks: what each client sends: several requests.
+        replies: how many lines the replies to a chunk have.
+        count: how many chunks to send in all, about.
+
+    Raises:
+        StageError: a reply is an error, or does not come.
+    """
+    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for chunk in chunks:
+            client = stack.enter_context(socket.create_connection((HOST, port)))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(client, selectors.EVENT_READ, [chunk, b""])
+        began = time.monotonic()
+        for key in selector.get_map().values():
+            cast(socket.socket, key.fileobj).sendall(key.data[0])
+        waiting, sent = len(chunks), len(chunks)
+        while waiting:
+            if not (ready := selector.select(_RUN_SECONDS)):
+                raise StageError(f"no reply within {_RUN_SECONDS} s")
+            for key, _ in ready:
+                client, chunk, said = cast(socket.socket, key.fileobj), key.data[0], key.data[1]
+                said += client.recv(1 << 16)
+                if said.count(b"\r\n") < replies and said:
+                    key.data[1] = said
+                    continue
+                if b"-" in said or not said:
+                    raise StageError(f"error reply: {said!r}")
+                key.data[1] = b""
+                if sent < count:
+                    sent += 1
+                    client.sendall(chunk)
+                else:
+                    waiting -= 1
+        return sent / (time.monotonic() - began)
+
+
 class ErrorReplyError(StageError):
     """A request was answered with an error."""
 
@@ -144,7 +187,7 @@ class Connection:
 
     def call(self, *words: str | bytes | int) -> Any:
         """Send one request and wait for its reply."""
-        self.send(_pack(words))
+        self.send(pack(words))
         return self.reply()
 
     def pipeline(self, requests: Iterable[Request]) -> list[Any]:
@@ -178,14 +221,15 @@ def milliseconds(reply: list[bytes]) -> float:
     return int(reply[0]) * 1000 + int(reply[1]) / 1000
 
 
-def _pack(request: Request) -> bytes:
+def pack(request: Request) -> bytes:
+    """Encode a request."""
     packed: bytes = hiredis.pack_command(request)  # type: ignore[arg-type]  # declared as a tuple of one
     return packed
 
 
 def batches(requests: Iterable[Request], size: int = BATCH) -> Iterator[tuple[bytes, int]]:
     """Pack requests for the wire: the bytes of each batch, and how many requests are in it."""
-    packed = map(_pack, requests)
+    packed = map(pack, requests)
     while batch := list(islice(packed, size)):
         yield b"".join(batch), len(batch)
 

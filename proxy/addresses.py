@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 DEFAULT_LISTEN: Final = ("127.0.0.1:6380",)
 
 UNLISTED: Final = b"-ERR expiremember-proxy: this address is not in listen_proxy_protocol; use the load balancer\r\n"
-"""The error for a client that bypasses the load balancers in listen_proxy_protocol."""
+"""The error for a client that does not come through a load balancer in listen_proxy_protocol."""
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
 _TLS: Final = "tls://"
@@ -49,7 +49,7 @@ def parse_address(address: str, *, offer_tls: bool = True) -> Path | TCPAddress:
         The path of a Unix socket, or a TCP address.
 
     Raises:
-        ValueError: it is neither `host:port` nor `tls://host:port` nor `unix:///path`.
+        ValueError: the address is neither `host:port` nor `tls://host:port` nor `unix:///path`.
     """
     if address.startswith("unix://"):
         path = address.removeprefix("unix://")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _ALIKE: Final = 0.8
-"""How similar a setting's name must be to be suggested for a typo: `lisen` and `max_clients` have 0.5."""
+"""Minimum similarity of a name that is suggested for a typo. (`lisen`: 0.91 to `listen`, 0.5 to `max_clients`.)"""
 
 _LONGEST: Final = 60
 """How many characters of an invalid value to show."""
@@ -34,7 +34,7 @@ def describe(detail: Mapping[str, Any], units: Mapping[str, str | None], hidden:
 
     Args:
         detail: one of pydantic's error entries.
-        units: every setting, with its unit if it is a number.
+        units: setting → its unit; None if the setting is not a number.
         hidden: settings whose values must not be shown, because they may contain a password.
     """
     name = ".".join(str(part) for part in detail["loc"])
@@ -54,7 +54,7 @@ def describe(detail: Mapping[str, Any], units: Mapping[str, str | None], hidden:
 
 
 def _plain(kind: str, context: Mapping[str, Any], unit: str | None) -> str | None:
-    """Return what is wrong with a value, to append to it; None if pydantic's own message will do."""
+    """Return what is wrong, as text to put after the value; None if pydantic's own message will do."""
     counted = f" ({unit})" if unit else ""
     if kind in ("int_parsing", "int_type", "int_from_float", "int_parsing_size"):
         return f"is not a whole number{counted}"

@@ -10,11 +10,11 @@ import random
 from typing import Final
 
 _BEAT_MS: Final = 250
-_PHASE_MS: Final = random.randrange(_BEAT_MS)  # noqa: S311 (the proxies of one server should not all ask it at once)
+_PHASE_MS: Final = random.randrange(_BEAT_MS)  # noqa: S311 (the proxies of one server should not all query it at once)
 
 
 def until_beat(seconds: float) -> float:
-    """Return the time until the last beat within `seconds`, or `seconds` if there is none.
+    """Return the seconds until the last beat within `seconds`; return `seconds` if there is no beat.
 
     The result is in whole ms, the loop's resolution. Otherwise tasks of one beat would wake one after the other.
     """

@@ -47,7 +47,7 @@ _CHECK_IN_SHORT = "Check the settings and the server; say what to fix."
 
 
 def _option(name: str, field: FieldInfo) -> click.Option:
-    """Create the flag for a setting. Values stay text: the settings validate them, whatever their source."""
+    """Create the flag for a setting. Values stay text: `Settings` validates them, whatever their source."""
     flag = "--" + name.replace("_", "-")
     annotation = field.annotation
     keywords: dict[str, Any] = {"help": field.description, "default": None}
@@ -74,7 +74,7 @@ def _option(name: str, field: FieldInfo) -> click.Option:
 
 
 def _load(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load the settings. Flags before a subcommand apply to it too; flags after it override them."""
+    """Load the settings. Flags before a subcommand apply to the subcommand too; flags after it override them."""
     context = click.get_current_context()
     while context.parent is not None:
         context = context.parent

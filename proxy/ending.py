@@ -19,7 +19,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     Exceptions of the tasks are ignored.
 
     Raises:
-        CancelledError: the caller was cancelled; the tasks have finished.
+        CancelledError: the caller was cancelled. Even then all tasks have finished.
     """
     given = list(tasks)
     pending = {task for task in given if not task.done()}
@@ -34,6 +34,6 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         pending = {task for task in pending if not task.done()}
     for task in given:
         if not task.cancelled():
-            task.exception()  # read it, so that the loop does not report it as unhandled
+            task.exception()  # reading it keeps the loop from reporting it as unhandled
     if cancelled is not None:
         raise cancelled

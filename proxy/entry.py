@@ -13,9 +13,9 @@ from proxy.standard_streams import prepared
 
 
 def main() -> None:
-    """Run what the arguments ask for."""
+    """Run the command line, or only a probe."""
     if "--probe" not in sys.argv:
-        hold()  # before the imports below, which take time
+        hold()  # hold signals back before the imports below, which take time
     with prepared():
         _run()
 

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_lifecycle.py.
 
-Otherwise SIGHUP would end the process, SIGINT would print a traceback, SIGTERM would be lost in the first process of a
-container, and any of them would replace the exit status.
+Unblocked, SIGHUP would end the process, SIGINT would print a traceback, SIGTERM would be lost in the first process of a
+container, and each of them would replace the exit status.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class StoppedError(Exception):
 
 
 def check() -> None:
-    """Check whether the process has been told to stop; for loops that wait while signals are blocked.
+    """Check whether the process has been told to stop. Loops that wait while signals are blocked call this.
 
     Raises:
-        StoppedError: it has.
+        StoppedError: the process has been told to stop.
     """
     if not signal.sigpending().isdisjoint((signal.SIGTERM, signal.SIGINT)):
         raise StoppedError

@@ -17,7 +17,7 @@ AT_ONCE: Final = 4096
 
 
 class Patient:
-    """Writes lines to a stream whose reader may have stalled: an ordinary write to a full pipe would block.
+    """Writes lines to a stream whose reader may have stalled. An ordinary write to a full pipe would block.
 
     Args:
         stream: the stream.
@@ -31,7 +31,7 @@ class Patient:
         self.lost = 0
         self.on_room: Callable[[int], None] = lambda _: None
         self._stream = stream
-        self._cut = b""  # the newline that ends a partly written line
+        self._cut = b""  # a newline if the last line was written only in part
         self._send, self._release = _sender(stream)
 
     def write(self, text: str) -> None:
@@ -64,11 +64,11 @@ class Patient:
 
 
 def _sender(stream: TextIO) -> tuple[Callable[[bytes], int] | None, Callable[[], object]]:
-    """Return a function that writes without blocking, and one to call at the end.
+    """Return a function that writes without blocking, and a function to call at the end.
 
-    The first is None if writes never block, or if blocking cannot be avoided.
+    The first function is None if writes never block, or if blocking cannot be avoided.
 
-    Being non-blocking is a property of the open file, which other processes share. So the file is opened again.
+    Other processes share the open file and its blocking mode. So the file is opened again, for this process only.
     """
     try:
         descriptor = stream.fileno()

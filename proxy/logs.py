@@ -38,7 +38,7 @@ def style_of(chosen: Literal["auto", "console", "json"]) -> Literal["console", "
 
 
 def print_below(text: str) -> None:
-    """Print a text for people after everything logged so far; drop it if standard error accepts no more."""
+    """Print a text for people after all log lines so far; drop the text if standard error accepts no more."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.stream.write(text)
@@ -58,7 +58,7 @@ def configure(level: str, chosen: Literal["auto", "console", "json"]) -> None:
     if style == "json":
         renderer = structlog.processors.JSONRenderer()
     else:
-        # Plain: the other formatters show local variables, such as passwords.
+        # Plain tracebacks: other formatters show local variables, such as passwords.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -100,10 +100,10 @@ def _say_lost(lines: int) -> None:
 
 
 class Seldom:
-    """Logs an event that may occur in floods at most once in `seconds`, with the number of occurrences.
+    """Logs a frequent event at most once in `seconds`, with the number of occurrences since the last line.
 
     Args:
-        say: the logger's method.
+        say: the logger's method, such as `log.warning`.
         event: the event.
         seconds: minimum time between two lines.
     """
@@ -116,7 +116,7 @@ class Seldom:
         self._silent_until = 0.0
 
     def __call__(self, **fields: object) -> None:
-        """Count the event; log it with `times` and these fields if enough time has passed."""
+        """Count the event. If enough time has passed, log it with these fields and the count (`times`)."""
         self._times += 1
         now = time.monotonic()
         if now >= self._silent_until:

@@ -1,11 +1,10 @@
-"""The event loop: uvloop's with three changes. Host names are looked up in threads that do not delay the process's
-exit, a protocol is notified if connecting is cancelled at the moment when it succeeds, and signals are blocked at the
-end.
+"""The event loop: uvloop's with three changes. Threads that do not delay the process's exit look up host names. A
+protocol is notified if connecting fails or is cancelled after the protocol was created. Signals are blocked at the end.
 
 Its tests: tests/test_lookups.py.
 
-At exit uvloop would wait for its own lookups, for as long as name servers do not answer. It has only four threads for
-them, and it reports the failure of a cancelled lookup as an unhandled error.
+At exit uvloop would wait for its own lookups as long as name servers do not answer. It has only four threads for
+lookups, and reports the failure of a cancelled lookup as an unhandled error.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ _Arguments = TypeVarTuple("_Arguments")
 
 
 class Droppable(asyncio.Protocol, ABC):
-    """A protocol that is notified of its connection's end in every case."""
+    """A protocol that is notified of its connection's end even if connecting fails."""
 
     @abstractmethod
     def dropped(self) -> None:
-        """The loop closed the transport silently, because connecting was cancelled at that moment."""
+        """The loop has closed the transport silently, because connecting failed or was cancelled."""
 
 
 class _OwnWays(asyncio.AbstractEventLoop):
-    """Adds the first two changes to a loop."""
+    """Makes the first two changes to a loop: lookups and notification."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lookups: dict[tuple[str, int], list[asyncio.Future[Found]]] = {}
 
     async def look_up(self, host: str, port: int) -> Found:
-        """Resolve a host name. Concurrent callers for the same host share the lookup.
+        """Resolve a host name. Concurrent callers for the same host and port share one lookup.
 
         Raises:
             OSError: the name has no address.
@@ -136,13 +135,13 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
         self._handles_signals = True
 
     def close(self) -> None:
-        """Close the loop; block signals that it has handled, which would end the process with a wrong exit status."""
+        """Block the signals that the loop handled, as they would now change the exit status; then close the loop."""
         if self._handles_signals:
             hold()
         super().close()
 
     async def _create_connection(self, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
-        """Perform TLS handshakes as for clients: uvloop's way logs an error if a connection ends during its own."""
+        """Perform the TLS handshake with `secure`: uvloop would log an error if the connection ended meanwhile."""
         context, name = options.pop("ssl", None), options.pop("server_hostname", None)
         if not context:
             return await super()._create_connection(factory, host, port, options)
@@ -151,7 +150,7 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
         protocol, task = factory(), asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         transport = await secure(protocol, beneath, context, server_hostname=name or host, seconds=seconds)
-        # Cancelled at the moment of success, which `secure` ignores.
+        # `secure` ignores a cancellation at the moment of success.
         if task is not None and task.cancelling() > cancelled:
             transport.abort()
             raise asyncio.CancelledError
@@ -159,9 +158,9 @@ class Loop(_OwnWays, uvloop.Loop):  # type: ignore[misc]
 
 
 class PlainLoop(_OwnWays, asyncio.SelectorEventLoop):
-    """A loop for short commands. (uvloop fails at exit while a TLS connection is being closed.)
+    """A loop for short commands: uvloop would fail at exit while a TLS connection is being closed.
 
-    Connections still open at exit are dropped, because a silent TLS peer would leave them half closed.
+    At exit the loop drops open connections, because a silent TLS peer would leave them half closed.
     """
 
     def __init__(self) -> None:

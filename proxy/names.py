@@ -19,7 +19,7 @@ Found: TypeAlias = Sequence[tuple[Any, ...]]
 
 
 def numeric(host: str, port: int) -> Found | None:
-    """Return the address if the host is a numeric one; None if it is a name."""
+    """Return the address if the host is an IP address; None if the host is a name."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -27,7 +27,7 @@ def numeric(host: str, port: int) -> Found | None:
 
 
 def begin(host: str, port: int, tell: Callable[[Found | OSError], None]) -> None:
-    """Resolve a name in a thread that does not keep the process from exiting.
+    """Resolve a name in a thread that does not delay the process's exit.
 
     Args:
         host: the name.

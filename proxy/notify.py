@@ -17,10 +17,10 @@ _WATCHDOG: Final = ("WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
-    """Notifies systemd over the socket of a `Type=notify` service; does nothing if there is none.
+    """Notifies systemd over the socket of a `Type=notify` service; does nothing if there is no such socket.
 
     Args:
-        environment: the process's environment. The variables are removed, so that child processes cannot use it.
+        environment: the process's environment. systemd's variables are removed, so that no child process uses them.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -45,7 +45,7 @@ class Notifier:
 
         Args:
             status: returns the status, as one line.
-            is_alive: returns whether everything else is alive.
+            is_alive: returns whether the rest of the proxy is alive; if not, no keep-alive is sent.
         """
         if not self._address:
             return
@@ -62,7 +62,7 @@ class Notifier:
     def _send(self, *words: str) -> None:
         if not self._address:
             return
-        # An unresponsive systemd must not delay or end the proxy; it has its own timeouts.
+        # A systemd that does not respond must not delay or end the proxy. systemd has its own timeouts.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
             connection.sendto("\n".join(words).encode("utf-8", "backslashreplace"), self._address)

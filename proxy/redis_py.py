@@ -4,7 +4,7 @@ Its tests: tests/test_redis_py.py.
 
     class Client(MemberCommands, redis.Redis): ...
 
-This module imports nothing else from the package, and not even redis-py, so an application can also use a copy of it.
+This module imports neither redis-py nor anything from this package, so an application can also use a copy of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Member: TypeAlias = Text | int | float
 """A field, member or element, as accepted by redis-py's `hset`, `sadd` and `rpush`."""
 
 Condition: TypeAlias = Literal["NX", "XX", "GT", "LT"]
-"""When to set a deadline: if there is none, if there is one, if it is later, if it is earlier."""
+"""When to set a deadline: if the member has none (NX) or has one (XX), if the new one is later (GT) or earlier (LT)."""
 
 
 class _Client(Protocol):
@@ -40,7 +40,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _milliseconds(delay: timedelta) -> int:
-    """Convert to milliseconds, rounding up: expiring a little late is fine, expiring at once is not."""
+    """Convert to milliseconds, rounding up: with 0 the member would be removed at once."""
     return -(-delay // timedelta(milliseconds=1))
 
 
@@ -61,7 +61,7 @@ def _expire(
 class MemberCommands:
     """Mixin with the new commands for redis-py's synchronous clients.
 
-    If `when` is a number, it is in the command's own unit.
+    A number as `when` is in the command's own unit.
     """
 
     def expiremember(

@@ -21,7 +21,7 @@ log = structlog.get_logger("proxy.server")
 
 
 class Reporting:
-    """Reports the proxy's state. Exists before the server is reached or even started.
+    """Reports the proxy's state. Exists before the upstream is reached, or an embedded server started.
 
     Args:
         notifier: notifies systemd.
@@ -63,7 +63,7 @@ class Reporting:
         """Report that no more clients are accepted.
 
         Args:
-            relieved: whether another process serves them.
+            relieved: whether another process accepts clients instead.
         """
         self.readiness.leave() if relieved else self.readiness.drain()
         self._notifier.stopping()

@@ -62,6 +62,7 @@ from proxy.relay.client import ClientConnection
 from proxy.relay.fence import Fence
 from proxy.relay.heap import Heap
 from proxy.relay.idle import IdleWatch
+from proxy.relay.inspection import Doing, Inspection
 from proxy.relay.lanes import Lanes
 from proxy.relay.turns import TurnQueue
 from proxy.reporting import Reporting
@@ -85,7 +86,7 @@ from proxy.upstream.words import in_words
 log = structlog.get_logger("proxy.server")
 
 _MOVES: Final = 4
-"""How often the upstream may change while a client is connecting, before the client gets an error."""
+"""How often the upstream may change while a client connects. After that the client gets an error."""
 
 _COVER_AGAIN_SECONDS: Final = 1.0
 """Interval for checking that all proxies know the prefixes in the `cover` setting."""
@@ -94,24 +95,24 @@ FIRST_SECONDS: Final = 2.0
 """How long a connected client may take for its first request while another process takes over."""
 
 LAST_SECONDS: Final = 2.0
-"""How long before the end of `shutdown_timeout` the proxy sends no more requests: time for the replies to those that
-run, and for the clients to read them (`FAREWELL_SECONDS`)."""
+"""The proxy stops sending requests this long before the end of `shutdown_timeout`. The rest is for replies to running
+requests, and for clients to read these replies (`FAREWELL_SECONDS`)."""
 
 REFUSED: Final = "upstream refuses removals: clients may see expired members"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server's place among the workers of one proxy. By default it is the only one.
+    """A server's place among the workers of one proxy. By default there is only one worker.
 
     Attributes:
-        worker: its number, counted from 1.
+        worker: the number of this worker, from 1.
         workers: the number of workers.
         listeners: the listening sockets, if already bound.
         others: the other workers.
-        held: limits the bytes that all workers hold together.
+        held: limits the bytes that all workers buffer together.
         name: a random name sent to the upstream, by which the proxy detects that it is its own upstream.
-        alone: set when no other proxy serves the clients; until then this one accepts nobody.
+        alone: set when no other proxy serves the clients; until then this one accepts no clients.
         succession: takes over from another proxy and hands over to the next; unused in workers.
     """
 
@@ -133,7 +134,7 @@ class Server:
         upstream: the upstream server.
         files: how many files the process may have open.
         reporting: reports the proxy's state.
-        place: its place among the workers.
+        place: the place among the workers of the proxy.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Server:
         metrics.constants["upstream"] = str(upstream)
         self.traffic = reporting.traffic
         self._started = time.monotonic()
-        self._told = b""  # the proxy's section of INFO, cached for this turn of the loop
+        self._told = b""  # the proxy's section of INFO, cached for one iteration of the loop
         self._names = Names(settings.prefix.encode())
         self._coverage = Coverage()
         self._clock = ServerClock()
@@ -159,10 +160,10 @@ class Server:
             self._caller, self._indexes, self._names, self._coverage, self._clock, settings.sweep_batch, metrics
         )
         self._trail = Trail(place.name)
-        self._logins = LoginWatch(upstream.connect, self._trail.request)
+        self._logins = LoginWatch(upstream.connect, self._trail.request, lambda: self._tracker.connected.is_set())
         self._trail.heard = lambda: self._logins.again("another proxy may stand in front of itself")
         self._users = Users()
-        self._all_asked = [self._logins.asked]  # what must be known about the server before clients are served
+        self._all_asked = [self._logins.asked]  # each is set when a fact that is needed to serve clients is known
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
         self.held.on_freed = Heap().note_freeing
         self.ground = Ground(
@@ -176,10 +177,11 @@ class Server:
         )
         self.queue = TurnQueue(self.ground.turns)
         self._underway = Underway(self.ground.streams, self.round_trip)
+        self._inspection = Inspection(lambda: self._caller.clients())
         self.lanes: Lanes | None = None
         if settings.share:
             connect, after = self.connect_upstream, settings.share_after
-            self.lanes = Lanes(self._coverage, self.ground, connect, upstream, self.traffic, metrics, after)
+            self.lanes = Lanes(self.ground, connect, upstream, self.traffic, metrics, after)
         self._coverage.on_covered = self._covered
         self._coverage.on_announced = self.ground.rewriter.marks.alarm.ring
         self.ground.rewriter.marks.alarm.on_first = self._say_first
@@ -228,8 +230,8 @@ class Server:
         self._say_no_files = Seldom(log.error, "cannot connect clients to the upstream: out of open files")
 
     def _section(self) -> bytes:
-        """Return the proxy's section of INFO. Formatting takes 0.5 ms, so the result is cached for one turn of the
-        loop."""
+        """Return the proxy's section of INFO. Formatting takes 0.5 ms, so the result is cached for one iteration of
+        the loop."""
         if not self._told:
             self._told = self._tell()
             asyncio.get_running_loop().call_soon(self._forget_told)
@@ -267,26 +269,26 @@ class Server:
         return self.ground.checks.is_plain
 
     def _covered(self, entries: list[bytes]) -> None:
-        """Another proxy announces entries: before it gets an acknowledgement, send the requests judged so far.
+        """Handle newly covered prefixes: send the requests judged so far, before another proxy gets an acknowledgement.
 
-        Uploads to keys under these entries are cut off, because an acknowledgement must be quick.
+        Uploads to keys under these prefixes are cut off, because an acknowledgement must be quick.
         """
         if self.lanes is not None:
             self.lanes.flush()
         self.ground.streams.cut_all(entries)
 
     def _until_run(self) -> Coroutine[Any, Any, None] | None:
-        """Return an awaitable that waits until the long pipelines of all clients have run, or None."""
+        """Return a coroutine that waits until the long pipelines of all clients have run; None if there are none."""
         pipelines = self.ground.streams.of_others(None)
         return self._underway.until_run(pipelines) if pipelines else None
 
     def _say_first(self) -> None:
-        """Announce all covered entries again, so that other proxies look for deadlines even if this proxy ends."""
+        """Announce all covered prefixes again, so that other proxies look for deadlines even if this proxy ends."""
         if self._coverage.shared and self._coverage.entries:
             self._proxies.repeat(list(self._coverage.entries))
 
     def _others_changed(self) -> None:
-        """Reconfigure all connections: the first other proxy has appeared, or the last has left."""
+        """Reconfigure all connections: the first other proxy has appeared, or the last one has left."""
         for connection in self._connections:
             connection.rebind()
 
@@ -295,7 +297,7 @@ class Server:
         self.ground.streams.ran(pipeline)
 
     def now(self) -> float:
-        """Return the latest time that the upstream server's clock can show, in Unix ms."""
+        """Return the latest possible time of the upstream server's clock, in Unix ms."""
         return self._clock.latest()
 
     async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
@@ -330,24 +332,40 @@ class Server:
             raise
 
     async def _until_settled(self) -> None:
-        await self._tracker.tried.wait()
-        patience = self._moved_at + self._settings.connect_timeout - time.monotonic()
-        if patience > 0:
-            # Clients expect a failover to cause a short wait, not an error.
-            try:
-                async with asyncio.timeout(patience):
-                    for known in (self._tracker.settled, *self._all_asked):
-                        await known.wait()
-            except TimeoutError:
-                raise ConnectionError(self._upstream.state) from None
-            return
+        """Wait until a client can be served.
+
+        Raises:
+            ConnectionError: the server cannot be used.
+            TimeoutError: it is not known in time whether the server can be used.
+        """
+        began, seconds = time.monotonic(), self._settings.connect_timeout
+        async with asyncio.timeout(seconds):
+            await self._tracker.tried.wait()
+        # Clients expect a short wait during a failover, not an error.
+        since = began if self._tracker.settled.is_set() else self._moved_at
+        if (patience := since + seconds - time.monotonic()) > 0:
+            await self._until_known(patience)
+        if unknown := self._unknown:
+            raise ConnectionError(unknown)
+
+    @property
+    def _unknown(self) -> str:
+        """Why clients cannot be served; empty if they can."""
         if not self._tracker.settled.is_set():
-            raise ConnectionError(self._upstream.state)
-        for asked in self._all_asked:
-            await asked.wait()
+            return self._upstream.state
+        if not self._logins.asked.is_set() and self._logins.trouble:
+            return f"it does not say whether it requires a login: {self._logins.trouble}"
+        return "" if all(asked.is_set() for asked in self._all_asked) else "no answer in time"
+
+    async def _until_known(self, seconds: float) -> None:
+        """Wait, for a limited time, until the covered prefixes and all else that is asked at the start are known."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for known in (self._tracker.settled, *self._all_asked):
+                    await known.wait()
 
     def _move(self, before: Stay, now: Stay) -> None:
-        """Leave one server and switch to another, or to the same one in another role."""
+        """Switch to another upstream server, or to the same server in another role."""
         closed = self._fence.close()
         self._fence = Fence()
         self._moved_at = time.monotonic()
@@ -384,7 +402,7 @@ class Server:
     def upstream_error(self, error: Exception) -> bytes:
         """Return the error line for a client when the upstream cannot be reached or does not answer.
 
-        Empty in front of a cluster node: clients of a cluster try other nodes when a connection closes, but not
+        Empty if the upstream is a cluster node: clients of a cluster try other nodes when a connection closes, but not
         after an error.
         """
         self.metrics.client_connections_rejected_total["upstream"] += 1
@@ -398,7 +416,7 @@ class Server:
         """Do what a session's question requires.
 
         Raises:
-            ConnectionError: the upstream server failed to do it.
+            ConnectionError: the upstream server failed or refused.
         """
         if question.covers:
             await self._cover(question)
@@ -414,8 +432,8 @@ class Server:
             raise ConnectionError(str(error)) from error
 
     async def _cover(self, question: Question) -> None:
-        """Have all proxies cover prefixes, after requests that were sent unchecked have run. See
-        `Coverage.unconfirmed` for the result.
+        """Wait until requests that were sent unchecked have run, then have all proxies cover the prefixes of a
+        question. `Coverage.unconfirmed` shows the result.
 
         The prefixes are first listed in the server, where proxies that start meanwhile read them.
         """
@@ -423,9 +441,9 @@ class Server:
         await self._underway.until_run(question.behind)
         databases = {**dict.fromkeys(self._coverage.databases, Listing.BESIDE), self._upstream.database: Listing.HERE}
         try:
-            # List all entries, not only new ones: once the server was emptied, the list is new and must be complete.
+            # List all prefixes, not only new ones: if the server was emptied, the list is new and must be complete.
             await self._engine.list_covered(databases, dict.fromkeys((*question.covers, *self._coverage.entries)))
-        except Exception as error:  # noqa: BLE001 (the client is told)
+        except Exception as error:  # noqa: BLE001 (the client gets an error)
             self._say_failed(error=one_line(error), exc_info=not is_outage(error))
             return
         await self._proxies.announce(question.covers)
@@ -443,12 +461,16 @@ class Server:
         """Wait until the server has answered a request of the proxy itself.
 
         Raises:
-            ConnectionError: it did not answer.
+            ConnectionError: the server did not answer.
         """
         try:
             await self._caller.round_trip()
         except Exception as error:
             raise ConnectionError(str(error)) from error
+
+    async def inspect(self, near: bytes | None) -> Doing:
+        """Return what the server is doing for a connection, within a bounded time."""
+        return await self._inspection.doing(near)
 
     def opened(self, connection: ClientConnection) -> None:
         """Record a new connection."""
@@ -460,7 +482,7 @@ class Server:
     def _see_off(self, connection: ClientConnection) -> None:
         try:
             (connection.finish_after_first_request if self._relieved else connection.finish)()
-        except Exception as error:  # noqa: BLE001 - a defect that one client meets must not end the others
+        except Exception as error:  # noqa: BLE001 - an error for one client must not end the others
             connection.fail(error)
 
     def _cut_short(self, connection: ClientConnection) -> bool:
@@ -536,7 +558,7 @@ class Server:
             SettingsError: an address cannot be listened on, or a certificate cannot be used.
         """
         settings, reporting = self._settings, self._reporting
-        # Do this first: after this process was stopped (SIGSTOP), other proxies may no longer wait for it.
+        # Do this first: while this process was stopped (SIGSTOP), its lease may have run out.
         signal.signal(signal.SIGCONT, lambda *_: self._coverage.look())
         signals.before_end.append(self._listeners.remove_paths)
         succession = self._place.succession
@@ -593,7 +615,7 @@ class Server:
             if settings.admin is not None and settings.admin_page:
                 reporting.look = self._server_look()
             reporting.readiness.judge_by(self._obstacle)
-            if self._place.worker == 1:  # the other workers would warn of the same
+            if self._place.worker == 1:  # other workers would repeat the warnings
                 background.append(asyncio.create_task(self._warn()))
             tried = asyncio.create_task(self._try_upstream())
             background.append(tried)
@@ -602,7 +624,7 @@ class Server:
                 background.append(serving)
                 await asyncio.wait([serving, left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if accepts := left.done() and not signals.stop.is_set():
-                    self._listeners.accept()  # no other process serves any more: accept clients as at any start
+                    self._listeners.accept()  # no other process serves clients any more: accept them as at any start
                 elif serving.done():
                     serving.result()
             await asyncio.wait([tried, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -612,8 +634,8 @@ class Server:
                 await succession.begin(signals)
                 background.append(asyncio.create_task(reporting.run()))
                 reporting.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
-                # A worker's supervisor relieves the other proxy when all workers are ready. A client accepted before
-                # that would be lost if the other proxy goes on instead.
+                # A worker's supervisor relieves the other proxy when all workers are ready. Clients accepted earlier
+                # would be lost if the other proxy went on instead.
                 await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if left.done() and not accepts:
                     self._listeners.accept()
@@ -623,8 +645,8 @@ class Server:
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             reporting.draining(relieved=signals.relieved)
             for task in done:
-                task.result()  # these tasks run until cancelled: if one has ended, it has failed
-            succession.close()  # a proxy that is taking over may go on listening
+                task.result()  # these tasks run until cancelled: a task that has ended has failed
+            succession.close()  # let no further proxy take over; one that has all sockets may go on listening
             await self._finish(relieved=signals.relieved or succession.outlived)
             reporting.stopped()
         finally:
@@ -651,29 +673,29 @@ class Server:
             raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
 
     async def _until_serving(self, tried: asyncio.Task[None]) -> None:
-        """Wait until this proxy can serve clients as well as the one that still serves them.
+        """Wait until this proxy is ready to replace the one that still serves the clients.
 
         Args:
-            tried: done when the server was tried.
+            tried: done when the proxy has tried to reach the server.
 
         Raises:
-            SettingsError: it cannot; the other proxy goes on.
+            SettingsError: this proxy cannot serve the clients; the other one continues.
         """
-        try:
-            async with asyncio.timeout(self._settings.connect_timeout):
+        seconds = self._settings.connect_timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
                 await asyncio.shield(tried)
-                for known in (self._tracker.settled, *self._all_asked):
-                    await known.wait()
-        except TimeoutError:
-            why = self._upstream.state if tried.done() else "it does not answer"
+                await self._until_known(seconds)
+        if unknown := self._unknown:
+            why = unknown if tried.done() else "it does not answer"
             advice = "the other proxy goes on"
-            raise SettingsError(f"takeover: upstream {self._upstream} is unavailable: {why}; {advice}") from None
+            raise SettingsError(f"takeover: upstream {self._upstream} is unavailable: {why}; {advice}")
 
     async def _warn(self) -> None:
         """Warn once about limits that differ from the settings, and about data exposed to others."""
         settings = self._settings
         if self._limit * self._place.workers < settings.max_clients:
-            # With the default, even if a file states it, nobody has asked for that many clients.
+            # Do not warn about the default, even if a file states it: the operator may not need so many clients.
             default = type(settings).model_fields["max_clients"].default
             say = log.debug if settings.max_clients == default else log.warning
             say(
@@ -710,50 +732,61 @@ class Server:
     def _warn_of_dates(self) -> None:
         if (date := listening_certificate_date(self._settings)) is not None:
             advice = f"renew {self._settings.listen_tls_cert_file} and send SIGHUP, or set this machine's clock"
-            log.warning("certificate for clients has expired or is not valid yet", certificate=date, advice=advice)
+            log.warning("certificate shown to clients has expired or is not valid yet", certificate=date, advice=advice)
 
     async def _finish(self, *, relieved: bool) -> None:
         """Stop accepting clients, wait a limited time for running requests, and close.
 
         Args:
-            relieved: whether another process goes on listening. Then clients that have not sent anything yet get a
-                moment to send their first request, and its reply.
+            relieved: whether another process continues to listen. If so, clients that have not sent anything yet get a
+                moment to send their first request and receive its reply.
         """
         loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_timeout
         give_up = loop.time() + seconds
         self._listeners.close(relieved=relieved)
         self._finishing, self._relieved = True, relieved
+        made_by = loop.time()
         if relieved:
-            loop.call_later(min(FIRST_SECONDS, seconds), self._see_all_off)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(give_up):
-                    await self._listeners.until_made()
-        if not self._connections:
+            made_by += min(FIRST_SECONDS, seconds)
+            loop.call_at(made_by, self._see_all_off)
+        clients = len(self._listeners.clients if relieved else self._connections)
+        if not clients:
             return
         log.info(
             "stopping",
-            connections=len(self._connections),
+            connections=clients,
             timeout=seconds,
             advice="a second signal ends the proxy at once",
         )
         for connection in list(self._connections):
             self._see_off(connection)
-        if not await self._have_left_by(give_up - min(LAST_SECONDS, seconds / 2)):
+        if not await self._have_left_by(give_up - min(LAST_SECONDS, seconds / 2), made_by):
             if dropped := sum(map(self._cut_short, list(self._connections))):
                 log.warning("requests dropped: shutdown_timeout is nearly over", connections=dropped)
-            if not await self._have_left_by(give_up):
+            if not await self._have_left_by(give_up, made_by):
                 if unanswered := sum(not connection.is_answered for connection in self._connections):
                     log.warning("stopped before the server had answered", connections=unanswered)
                 for connection in list(self._connections):
                     connection.abandon()
                 await asyncio.sleep(0)
 
-    async def _have_left_by(self, when: float) -> bool:
-        """Wait until all connections have ended, at most until `when`; return whether they have."""
+    async def _have_left_by(self, when: float, made_by: float) -> bool:
+        """Wait until all connections have ended, at most until `when`; return whether they have.
+
+        Args:
+            when: on the loop's clock.
+            made_by: until then, clients whose PROXY header or TLS handshake is pending are waited for, too; no longer,
+                because they may be silent.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(when):
-                await self._empty.wait()
-        return self._empty.is_set()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(made_by):
+                        await self._listeners.until_made()
+                while self._connections:
+                    await self._empty.wait()
+                return True
+        return False
 
 
 async def _serve(settings: Settings, files: int, succession: Succession) -> None:
@@ -790,9 +823,9 @@ def run(settings: Settings, given: Given | None = None) -> int:
     Raises:
         SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
             too few open files.
-        StoppedError: the process was told to stop before it has begun.
+        StoppedError: the process was told to stop before it had started.
     """
-    enough_files(settings, given)  # with too few files the sockets could not be taken over
+    enough_files(settings, given)  # sockets could not be taken over with too few files
     succession = Succession.of(settings, given)
     files = enough_files(settings, succession.given)
     try:

@@ -1,4 +1,4 @@
-"""All settings with defaults, bounds, units and one-line descriptions: their only source.
+"""All settings, with defaults, bounds, units and one-line descriptions. They are defined only here.
 
 Its tests: tests/test_settings.py.
 """
@@ -42,7 +42,7 @@ SENTINEL_SETTINGS: Final = ("sentinel_user", "sentinel_password", "sentinel_pass
 
 
 class SettingsError(Exception):
-    """A setting is invalid; the text is one line that says which and why."""
+    """A setting is invalid. The text is one line: which setting, and why."""
 
 
 class Settings(BaseSettings):
@@ -364,7 +364,7 @@ class Settings(BaseSettings):
             raise ValueError("listen_proxy_protocol needs a host:port or tls:// address in listen")
 
     def has_password(self, name: str) -> bool:
-        """Return whether a setting contains a password, or the file of one."""
+        """Return whether a setting contains a password or names a password file."""
         value = getattr(self, name)
         return value is not None if name != "upstream" else parse_upstream(value).password is not None
 
@@ -427,7 +427,7 @@ def load(flags: dict[str, Any], file: Path | None) -> Settings:
 
 
 def _why_no_file(path: Path) -> str | None:
-    """Return why a path leads to no file, or None if it does."""
+    """Return why there is no regular file at a path; None if there is one."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -440,7 +440,7 @@ def _why_no_file(path: Path) -> str | None:
 def misspelt(environment: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables that look like misspelt settings, each with the variable that was probably meant.
 
-    Other variables with the prefix are ignored: Kubernetes sets some for a service of that name.
+    Other variables that begin with EXPIREMEMBER_ are ignored: Kubernetes sets some for services with such names.
     """
     known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in (*Settings.model_fields, "config")}
     strange = (

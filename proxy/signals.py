@@ -21,11 +21,11 @@ TO_STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """What signals have requested. `listen` installs the handlers.
+    """What signals have asked for. `listen` installs the handlers.
 
     Attributes:
         stop: set by the first SIGTERM or SIGINT, or when the proxy stops for another reason.
-        relieved: whether the proxy stops because another process took over and goes on listening.
+        relieved: whether the proxy stops because another process took over and continues to listen.
         before_end: functions to call when a second signal ends the process at once.
         reload: called on SIGHUP.
     """
@@ -46,7 +46,7 @@ class Signals:
         release()
 
     def _end(self) -> None:
-        # The proxy may be stopping already, by the admin port or because a worker got the same signal.
+        # Not `stop.is_set()`: the proxy may be stopping already, by the admin port or because a worker got this signal.
         if not self._signalled:
             self._signalled = True
             self.stop.set()
@@ -54,5 +54,5 @@ class Signals:
         log.warning("stopped by a second signal")
         for work in self.before_end:
             work()
-        # Nothing can delay this. The kernel closes the connections; a guard process stops an embedded server.
+        # Nothing can delay `os._exit`. The kernel closes the connections; a guard process stops an embedded server.
         os._exit(1)

@@ -1,13 +1,13 @@
-"""Prepare standard input, output and error: errors in writing end in one plain line, and encodings never fail.
+"""Prepare standard input, output and error: a write error is reported in one line, and encoding never fails.
 
 Its tests: tests/test_standard_streams.py.
 
-- A closed stream is replaced, so that no file or connection gets its descriptor: writes to standard output still fail,
+- A closed stream is replaced, so that no file or connection gets its descriptor. Writes to standard output still fail;
   writes to standard error are dropped.
-- If standard output cannot be written, `OutputError` is raised. It is not an OSError, which would be taken for a
-  server's failure. The process then ends with a message and status 2; if the reader of a pipe has gone, it ends
-  silently, by SIGPIPE, as most programs do.
-- If standard error cannot be written, messages are lost.
+- A failed write to standard output raises `OutputError`. An OSError would be taken for a server's failure. The process
+  then ends with a message and status 2. If the reader of a pipe has gone, the process ends silently, by SIGPIPE, as
+  most programs do.
+- Messages that cannot be written to standard error are lost.
 - Characters that the encoding lacks are written as escapes.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 UNWRITABLE: Final = 2
 """The exit status if standard output cannot be written."""
 
-# Opened for the wrong direction, a replaced input or output fails with EBADF, as a closed one does.
+# Input and output become /dev/null, opened in the wrong direction: like a closed stream it fails with EBADF.
 _REPLACED: Final = ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY))
 
 
@@ -49,7 +49,7 @@ class _Output(io.FileIO):
         """Write some of the data; return how much.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: standard output cannot be written.
         """
         if self.error is not None:
             return len(memoryview(data))
@@ -63,10 +63,10 @@ class _Output(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Standard error: drops what cannot be written."""
+    """Standard error: drops data that cannot be written."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write some of the data; return how much."""
+        """Write some of the data, or drop all; return how many bytes were written or dropped."""
         with contextlib.suppress(OSError):
             if (written := super().write(data)) is not None:
                 return written
@@ -80,7 +80,7 @@ def prepared() -> Iterator[None]:
         try:
             os.fstat(descriptor)
         except OSError:
-            # The system gives the lowest free number: this one.
+            # `os.open` takes the lowest free descriptor, which is `descriptor`.
             os.set_inheritable(os.open(os.devnull, flags), True)
     output = _Output(1, "w", closefd=False)
     sys.stdout = _text(output, sys.stdout)

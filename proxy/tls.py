@@ -1,10 +1,10 @@
-"""TLS connections whose flow control works and whose end is always noticed, by acting on the transport below TLS.
+"""TLS connections whose flow control works and whose end is noticed: this code acts on the transport below TLS.
 
 Its tests: tests/test_tls.py.
 
-uvloop's TLS transport reads on while its protocol has paused reading: if the peer then closes, data that was read but
-not delivered is silently lost. And after the peer has ended its side, writes are dropped, with a log line for each,
-while the connection stays open for as long as the peer likes.
+uvloop's TLS transport reads on while its protocol has paused reading. If the peer then closes, data that was read but
+not delivered is silently lost. After the peer has ended its side, uvloop drops each write with a log line, and the
+connection stays open for as long as the peer likes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 LINGER_SECONDS: Final = 30.0
-"""How long a connection whose peer has ended its side may take to deliver what was written before."""
+"""How long a connection may still take to deliver earlier writes after its peer has ended its side."""
 
 _ROOM: Final = 16 * 1024
 """Bytes to read at once during a handshake."""
@@ -24,14 +24,15 @@ PIECE: Final = 64 * 1024
 """Bytes to encrypt or decrypt at once."""
 
 _ALERT: Final = 128
-"""Maximum size of a record with an alert and one record after it, in bytes."""
+"""Maximum size of a record with an alert, plus one more record, in bytes."""
 
 
 class Beneath(asyncio.BufferedProtocol):
-    """Sits between a TCP connection and TLS for its whole life, and notifies both of its end, whenever that is.
+    """Sits between a TCP connection and TLS for the connection's whole life. Notifies TLS and the protocol above of
+    the connection's end, whenever that is.
 
-    Until the handshake is over it passes on received bytes in turns. Handshakes are most of the work that strangers can
-    cause, so if many begin at once, each waits for its turn.
+    Until the handshake is over, received bytes are passed on in turns: handshakes are most of the work that strangers
+    can cause. So each of many concurrent handshakes waits for its turn.
 
     Args:
         join: runs a function in its turn; if missing, functions run at once.
@@ -55,7 +56,7 @@ class Beneath(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
 
     def adopt(self, tls: asyncio.BufferedProtocol) -> None:
-        """Start passing on the connection's end to TLS, and received bytes once TLS has its transport."""
+        """From now on notify TLS of the connection's end; pass on received bytes once TLS has its transport."""
         self._tls = tls
         self._transport.set_protocol(self)
         asyncio.get_running_loop().call_soon(self._begin)
@@ -117,12 +118,12 @@ class Beneath(asyncio.BufferedProtocol):
             return None
         self._input_ended = True
         self._feed()
-        # Not now: TLS would drop the bytes that came with the end of the handshake.
+        # Not in this iteration of the loop: TLS would drop the bytes that came with the end of the handshake.
         asyncio.get_running_loop().call_soon(self._end_input)
         return True
 
     def _end_input(self) -> None:
-        """Pass on the end of input, first to the protocol above TLS: TLS would delay it until all writes are taken."""
+        """Pass on the end of input, first to the protocol above TLS: TLS itself would do so only after all writes."""
         if self._lost:
             return
         self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
@@ -138,16 +139,17 @@ class Beneath(asyncio.BufferedProtocol):
             if self._linger is not None:
                 self._linger.cancel()
             elif self._above is not None and not self._above.is_closing():
-                # TLS reports the loss one turn of the loop later: until then the server could send others' data.
+                # TLS reports the loss one iteration of the loop later. Until then the server could give this client
+                # data that others should get, as after a BLPOP.
                 cast(asyncio.Protocol, self._above.get_protocol()).eof_received()
         finally:
             if self._tls is not None:
                 self._tls.connection_lost(exc)
 
     def expect_alert(self) -> None:
-        """Prepare for an alert, at which OpenSSL fails before the loop has delivered the data received before it.
+        """Prepare for an alert: OpenSSL fails at an alert before the loop has delivered the data that came earlier.
 
-        The last bytes received are decrypted one by one, so that each record is delivered before the next is seen.
+        So the last bytes of each read are decrypted one by one: each record is delivered before OpenSSL sees the next.
         """
         self.buffer_updated = self._take_apart  # type: ignore[method-assign]
         self._transport.set_protocol(self)
@@ -177,21 +179,21 @@ class Beneath(asyncio.BufferedProtocol):
         self._tell_writer()
 
     def pump(self) -> None:
-        """Move what TLS buffers to the full transport's buffer."""
+        """Move the bytes that TLS buffers into the buffer of the transport below, although that is full."""
         assert self._tls is not None
         self._tls.resume_writing()
         self._tls.pause_writing()
         self._tell_writer()
 
     def _tell_writer(self) -> None:
-        """Pause or resume the protocol above TLS: TLS itself looks only at its own buffer, which it empties at once."""
+        """Pause or resume the protocol above TLS. TLS itself looks only at its own buffer, which it empties at once."""
         if self._above is not None and not self._lost:
             protocol = cast(asyncio.Protocol, self._above.get_protocol())
             (protocol.pause_writing if self._is_full else protocol.resume_writing)()
 
 
 class _Early(asyncio.Protocol):
-    """Stores events that follow a handshake until the protocol has been told of the connection, then passes them on."""
+    """Stores the events after a handshake. Passes them on once the protocol has been notified of the connection."""
 
     def __init__(self) -> None:
         self._protocol: asyncio.Protocol | None = None
@@ -204,7 +206,7 @@ class _Early(asyncio.Protocol):
         self._note(lambda protocol: protocol.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # May come late: the loop had already scheduled it.
+        # This call may come after the handshake, too: the loop had already scheduled it.
         self._note(lambda protocol: protocol.connection_lost(exc))
 
     def _note(self, happen: Callable[[asyncio.Protocol], object]) -> None:
@@ -247,7 +249,7 @@ class Secured(asyncio.Transport):
                 self._write(data)
 
     def _write_long(self, data: Any) -> None:
-        """Send many bytes in pieces, because OpenSSL's buffer, through which each piece passes, never shrinks."""
+        """Send many bytes in pieces: each piece passes through OpenSSL's buffer, which never shrinks."""
         between = cast(Beneath, self._beneath.get_protocol())
         with memoryview(data) as whole:
             for begin in range(0, len(whole), PIECE):
@@ -318,12 +320,12 @@ async def secure(
     """Perform the TLS handshake on a connection, attach a protocol to it, and return the TLS transport.
 
     Args:
-        protocol: gets `connection_made` after the handshake; nothing if it fails.
+        protocol: gets `connection_made` after the handshake, and no call if the handshake fails.
         beneath: the connection, whose protocol is a `Beneath`.
         context: the certificates.
         server_side: whether this is the server's side.
         server_hostname: the name that the server's certificate must contain.
-        seconds: time limit, even if the loop is slow; if missing, the loop's own limit applies.
+        seconds: time limit, even if the loop is slow; None for the loop's own limit.
 
     Raises:
         OSError: the handshake failed. The connection is closed.
@@ -334,7 +336,7 @@ async def secure(
     async def shake_hands() -> asyncio.Transport:
         nonlocal secured
         if beneath.is_closing():
-            raise ConnectionResetError(_LOST)  # TLS would no longer be notified of this end
+            raise ConnectionResetError(_LOST)  # TLS would not be notified of this end any more
         above = await loop.start_tls(
             beneath,
             early,
@@ -343,7 +345,7 @@ async def secure(
             server_hostname=server_hostname,
             ssl_handshake_timeout=seconds,
         )
-        # If a connection ends without an error, the loop reports success.
+        # `start_tls` raises nothing if the connection ends without an error during the handshake.
         if above is None or above.get_extra_info("ssl_object") is None:
             raise ConnectionResetError(_LOST)
         between.end(above)
@@ -354,10 +356,11 @@ async def secure(
         return secured
 
     handshake = loop.create_task(shake_hands())
-    handshake.add_done_callback(lambda task: task.cancelled() or task.exception())  # raised below, unless abandoned
+    # Read the error, so that the loop does not report it: unless the task is abandoned, it is raised below.
+    handshake.add_done_callback(lambda task: task.cancelled() or task.exception())
     try:
-        # The loop keeps the order: the handshake task starts and takes the connection before this resumes; TLS gets its
-        # transport first, then received bytes.
+        # The loop keeps the order. The handshake task starts and takes the connection before this function resumes. TLS
+        # gets its transport first, then received bytes.
         await asyncio.sleep(0)
         if not beneath.is_closing():
             between.adopt(cast(asyncio.BufferedProtocol, beneath.get_protocol()))
@@ -369,7 +372,7 @@ async def secure(
             return secured  # the handshake has succeeded: ignore the cancellation
         handshake.cancel()
         beneath.abort()
-        early.tell(asyncio.Protocol())  # drop the events
+        early.tell(asyncio.Protocol())  # drop the stored events
         raise
     finally:
-        del handshake  # breaks a cycle of frames and errors that would hold 50 KB until the next garbage collection
+        del handshake  # breaks a cycle of frames and errors, which would hold 50 KB until the next garbage collection

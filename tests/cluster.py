@@ -6,7 +6,7 @@ import binascii
 import re
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -279,12 +279,16 @@ class Cluster:
 
     # Whether it is whole.
 
-    def until_whole(self, timeout: float = 30) -> Cluster:
-        """Wait until all nodes that run agree, serve, and replicate."""
+    def until_whole(self, timeout: float = 30, again: Callable[[], None] = lambda: None) -> Cluster:
+        """Wait until all nodes that run agree, serve, and replicate.
+
+        `again`: done before each look.
+        """
         reason = "nothing was seen"
 
         def is_whole() -> bool:
             nonlocal reason
+            again()
             try:
                 reason = self._trouble()
             except (OSError, KeyError) as error:

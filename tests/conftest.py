@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from tests import servers
-from tests.raw import Raw
+from tests.raw import Raw, a_test_begins
 from tests.servers import BINARIES, EVERY_KIND, EVERY_VERSION, KIND, KINDS, REQUIRED, Proxy, Server
 
 T = TypeVar("T")
@@ -27,6 +27,11 @@ hypothesis.settings.load_profile("unhurried")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests of many minutes too")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    a_test_begins()
 
 
 @pytest.hookimpl(wrapper=True)

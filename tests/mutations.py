@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import compileall
+import os
 import shutil
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.servers import ROOT
@@ -31,18 +36,29 @@ class Mutation:
         return f"{Path(self.file).name}: {' '.join(self.text.split())[:60]}"
 
 
+@cache
+def _original() -> tempfile.TemporaryDirectory[str]:
+    """A copy of the package and of what Python compiles of it, on the disk of the tests' folders."""
+    folder = tempfile.TemporaryDirectory(prefix="expiremember-test-")
+    # A file with a number behind its ending is one that another process is about to put in its place.
+    shutil.copytree(ROOT / "proxy", Path(folder.name, "proxy"), ignore=shutil.ignore_patterns("*.pyc.*"))
+    atexit.register(folder.cleanup)
+    compileall.compile_dir(folder.name, quiet=1)
+    return folder
+
+
 def broken_copy(folder: Path, mutation: Mutation | None) -> None:
-    """Copy the package into a folder, with what Python has compiled of it, and break the copy.
+    """Put a copy of the package into a folder, by links, and break it.
 
     Raises:
         AssertionError: the text does not stand in the file exactly once.
     """
-    # A file with a number behind its ending is one that another process is about to put in its place.
-    shutil.copytree(ROOT / "proxy", folder / "proxy", ignore=shutil.ignore_patterns("*.pyc.*"))
+    shutil.copytree(Path(_original().name, "proxy"), folder / "proxy", copy_function=os.link)
     if mutation is not None:
         path = folder / "proxy" / mutation.file
         text = path.read_text("utf-8")
         assert text.count(mutation.text) == 1, f"{mutation.text!r} is {text.count(mutation.text)} times in {path.name}"
+        path.unlink()  # or all copies would be broken
         path.write_text(text.replace(mutation.text, mutation.instead), "utf-8")
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
@@ -99,15 +115,25 @@ MUTATIONS = [
     ),
     Mutation("coverage/clearance.py", "min(earliest, set_here)", "earliest", "just looked at"),
     Mutation("coverage/clearance.py", "min(earliest, set_here)", "set_here", "just looked at"),
+    Mutation(
+        "expiry/engine.py", "note([None], since, earliest)", "note([None], since, math.inf)", "just looked everywhere"
+    ),
+    Mutation(
+        "session/inquiry.py",
+        "holds(None, now, self._alarm.set_lately)",
+        "holds(None, now, math.inf)",
+        "just looked everywhere",
+    ),
+    Mutation("server.py", "        if not self._told:\n", "        if True:\n", "told once a turn"),
     Mutation("server.py", "self.ground.streams.cut_all(entries)", "pass", "an upload elsewhere"),
     Mutation("server.py", "self._coverage.on_announced = self.ground.rewriter.marks.alarm.ring", "pass", "a survivor"),
     Mutation("server.py", "self._proxies.repeat(list(self._coverage.entries))", "pass", "an idle survivor"),
-    Mutation("session/together.py", " or self._coverage.unconfirmed(names)", "", "a run behind a long pipeline"),
+    Mutation("session/joinable.py", " or self._coverage.unconfirmed(names)", "", "a run behind a long pipeline"),
     # Reads of covered keys.
     Mutation(
         "wire/guard.py",
-        "self._matters(self._place) if now >= self.earliest else None",
-        "None",
+        "now >= self.earliest or (waits and self.earliest < math.inf)",
+        "False",
         "reads behind a busy server",
     ),
     Mutation(
@@ -117,7 +143,7 @@ MUTATIONS = [
         "wire/guard.py", "return math.inf if first == ", "return math.inf if first or first == ", "a nearer deadline"
     ),
     Mutation("relay/batch_guard.py", "            self._answered(earliest)\n", "", "a nearer one, shared"),
-    Mutation("wire/guard.py", "self._now() >= self.earliest and self._matters(piece)", "False", "many due while blind"),
+    Mutation("session/reads.py", "one.earliest = earliest if", "one.earliest = math.inf if", "many due while blind"),
     Mutation(
         "session/reads.py",
         'encode([b"ZMSCORE", names.index, *keys])',
@@ -161,7 +187,12 @@ MUTATIONS = [
     ),
     # The hot path, and the beginnings of what goes another way.
     Mutation("session/plain.py", "elif coverage.search(chunk):", "elif False:", "SPOP"),
-    Mutation("session/plain.py", "covered = coverage.search(chunk)", "covered = None", "shared, due"),
+    Mutation(
+        "session/plain.py",
+        "        if coverage.search(chunk):\n            if kind",
+        "        if False:\n            if kind",
+        "shared, due",
+    ),
     Mutation(
         "session/plain.py", "used <= FREE or not self._coverage.touches([lines.split()])", "True", "inline requests"
     ),
@@ -229,7 +260,7 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "shared/run.lua", "pcall(behind, reply)", "behind(reply)", "told what has run"),
     Mutation(_LUA + "batch.lua", "if replies[number] == nil then", "if true then", "told what has run"),
-    Mutation("session/together.py", r"(?:[1-9][0-9]{0,14}\r)+", r"(?:[1-9][0-9 ]{0,14}\r)+", "odd requests"),
+    Mutation("session/joinable.py", r"(?:[1-9][0-9]{0,14}\r)+", r"(?:[1-9][0-9 ]{0,14}\r)+", "odd requests"),
     Mutation("session/script_calls.py", " or names.is_moving(first)", "", "requests in a row"),
     Mutation(_LUA + "remove.lua", "return run(2, 2, ", "return run(2, nil, ", "HGETDEL of nothing"),
     Mutation(_LUA + "rename.lua", "call(ARGV[1], KEYS[2], KEYS[4])", "redis.call('unlink', KEYS[2])", "RENAME"),
@@ -380,8 +411,8 @@ MUTATIONS = [
     Mutation("wire/asides.py", 'if call is not None and mark not in b"+-":', "if False:", "queued, MULTI refused"),
     Mutation(
         _LUA + "batch.lua",
-        "deadline < least then least = deadline end\n      new[last + 1], new[last + 2] = deadline, members",
-        "deadline > least then least = deadline end\n      new[last + 1], new[last + 2] = deadline, members",
+        "deadline < least then least = deadline end\n      new[last + 1], new[last + 2] = in_digits(deadline), members",
+        "deadline > least then least = deadline end\n      new[last + 1], new[last + 2] = in_digits(deadline), members",
         "together, index",
     ),
     Mutation(_LUA + "batch.lua", "ARGV[late + (place - 1) * width] * unit", "unit", "together"),
@@ -434,7 +465,7 @@ MUTATIONS = [
     Mutation("session/operations.py", "MOST_SECONDS * 1000 if in_dragonfly else LATEST // 2", "LATEST // 2", "writes"),
     Mutation("session/operations.py", "if word.noun else MOST_SECONDS * word.unit", "", "dialect pairs"),
     Mutation("session/operations.py", "1 if in_dragonfly else 2)", "1)", "writes"),
-    Mutation("session/plain.py", "2 * MOST_ARGUMENTS + 1", "2 * SIZES[-1] + 1", "joint"),
+    Mutation("session/joinable.py", "2 * MOST_ARGUMENTS + 1", "2 * SIZES[-1] + 1", "joint"),
     Mutation(_LUA + "batch.lua", "left = -2", "left = -1", "odd requests"),
     Mutation(
         _LUA + "batch.lua", "dropped[member], stale[number] = true, true", "dropped[member] = true", "together, index"
@@ -444,18 +475,10 @@ MUTATIONS = [
     Mutation(_LUA + "batch.lua", "'-' .. deadlines", "'' .. deadlines", "together"),
     Mutation(_LUA + "batch.lua", "first = first + count * form.width", "", "together"),
     Mutation(_LUA + "batch.lua", "if new[1] then redis.pcall('zadd', index, unpack(new)) end", "", "together, index"),
-    Mutation(
-        "wire/elements.py", "return line * self._count", 'return b"-ERR\\r\\n" * self._count', "together, refused"
-    ),
+    Mutation("wire/elements.py", "line *= self._count", 'line = b"-ERR\\r\\n" * self._count', "together, refused"),
     Mutation("session/together.py", "standing.transaction is not None", "False", "together, queued"),
-    Mutation("session/together.py", "if form.alike is not alike:", "if not group:", "together, refused mixture"),
+    Mutation("session/together.py", "if form.does not in alike:", "if not alike:", "together, in few calls"),
     Mutation("session/together.py", "not coverage.is_confirmed(key)", "False", "together, first"),
-    Mutation(
-        "session/together.py",
-        "and alike is form.alike and not coverage.touches",
-        "and not coverage.touches",
-        "together, refused mixture",
-    ),
     Mutation(_LUA + "batch.lua", "only ~= added[number] and", "not added[number] and", "together, mixed"),
     Mutation(
         _LUA + "batch.lua",
@@ -477,20 +500,25 @@ MUTATIONS = [
         "joint, errors",
     ),
     Mutation("relay/joint.py", "return self._call.encode(self._by_digest)", "return self._call.encode(False)", "joint"),
-    Mutation("relay/joint.py", "if len(taken) == 1 else None", "if False else None", "joint, alone"),
-    Mutation("relay/joint.py", "if self._is_alone or said", "if said", "joint, alone"),
+    Mutation(
+        "relay/joint.py", "if len(parts) == 1 and isinstance(first", "if False and isinstance(first", "joint, alone"
+    ),
+    Mutation("relay/joint.py", "self._is_alone or refused", "refused", "joint, alone"),
     Mutation("session/operations.py", 'alone += b" over"', "pass", "joint, alone"),
     Mutation("session/script_calls.py", "Loadable((form.script,", "Loadable(('',", "joint, alone"),
     Mutation("relay/lanes.py", "COVERED_WORTH: Final = 4", "COVERED_WORTH: Final = 1", "the only one, covered"),
+    Mutation("session/plain.py", 'frozenset((b"TTL", b"PTTL"))', "frozenset()", "joint, paused"),
+    Mutation("session/joinable.py", "or self._names.prefix in chunk", "", "joint, odd ones"),
+    Mutation("session/joinable.py", " or operation.key.startswith(self._names.prefix)", "", "joint, odd ones"),
+    Mutation("scripts/lua/batch.lua", "form.counts and exact(", "exact(", "far times"),
     Mutation(
-        "session/plain.py",
-        "joint_writes if form.terms.writes else joint_reads",
-        "joint_writes",
-        "joint, paused",
+        "session/together.py", "form.alike if form.reads or", "form.alike if not form.terms.writes or", "without TTL"
     ),
-    Mutation(
-        "relay/lanes.py", "self._joint.append(Taken(port, operation))\n        return True", "return False", "joint"
-    ),
+    Mutation("session/operations.py", "(self._server.has(name) and", "(True and", "without COMMAND"),
+    Mutation("session/joinable.py", "if is_mixed or not", "if not", "joint, odd ones"),
+    Mutation("session/joinable.py", "if form.scored and not _NUMBERS", "if False and not _NUMBERS", "joint, odd ones"),
+    Mutation("relay/lanes.py", "        return refused\n", "        return []\n", "joint, odd ones"),
+    Mutation("relay/lanes.py", "self._joint.append(port)\n        return True", "return False", "joint"),
     # What goes on in the background, and what bounds it.
     Mutation("expiry/indexes.py", "ties = sum(1 for _, deadline in page if deadline == last)", "ties = 0", "ties"),
     Mutation("proxies/listening.py", 'raise TimeoutError("the upstream does not answer")', "pass", "dead connection"),
@@ -529,7 +557,19 @@ MUTATIONS = [
     Mutation("wire/reply.py", "if place and self._silent:", "if False:", "busy"),
     Mutation("session/judge.py", "if self._reads.disturbs(command, request) else", "if False else", "behind reads"),
     Mutation("session/reads.py", "and not self._may_follow(requests, keys):", "and False:", "sent twice"),
-    Mutation("session/reads.py", "                        written.update(request[1:])\n", "", "sent twice"),
+    Mutation("session/reads.py", "if request[0] in SEVERAL_KEYS else request[1:2]", "", "reads wait for none"),
+    Mutation("session/reads.py", "if name in _CONTENTS:", "if False:", "reads wait for none"),
+    Mutation("session/reads.py", "in _EXPIRE_TIMES or name in _LIFETIMES)", "in ())", "reads wait for none"),
+    Mutation("session/reads.py", "and _NOT_SOON(request[2]):", "and False:", "reads wait for none"),
+    Mutation("session/reads.py", "Concern.EXPIRY: (Concern.LIFETIME, ", "Concern.EXPIRY: (", "sent twice"),
+    Mutation("session/reads.py", "raw if used.isdisjoint(_EXPIRE) else", "raw if True else", "an EXPIRE behind a read"),
+    Mutation("session/reads.py", "return set(scope.among({", "return set(self._coverage.among({", "not covered yet"),
+    Mutation("session/reads.py", "        return self._again > 0\n", "        return False\n", "a reply that waits"),
+    Mutation("wire/pieces.py", "and keeper.is_late():", "and False:", "a reply that waits"),
+    Mutation("session/reads.py", "and self._again <= _MOST_WAITING", "", "few wait"),
+    Mutation(
+        "session/reads.py", "                    named[_concern(request)].update(_named(request))\n", "", "sent twice"
+    ),
     Mutation("relay/conversation.py", "wants_probe and (sends or", "wants_probe and (False or", "busy"),
     Mutation("session/strangers.py", "self._out.logged_out = standing.replies.next_number", "pass", "logouts"),
     Mutation("session/strangers.py", "standing.login = Login.UNPROVED", "pass", "a new password"),
@@ -567,12 +607,6 @@ MUTATIONS = [
     Mutation(
         "session/outgoing.py", "if standing.transaction is None and (silent or loud)", "if silent", "owed among users"
     ),
-    Mutation(
-        "relay/ending.py",
-        "elif session.owes:\n            self._let",
-        "elif False:\n            self._let",
-        "owed in front of a part",
-    ),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
     Mutation(
@@ -589,8 +623,97 @@ MUTATIONS = [
     Mutation("relay/client.py", 'else {"client": self.source}', "else {}", "a client by its header"),
     Mutation("tls.py", "raise ConnectionResetError(_LOST)  # TLS would", "pass  # TLS would", "ends"),
     Mutation("tls.py", "self._tls.connection_lost(exc)", "pass", "ends"),
+    Mutation("relay/joint.py", "len(self._left) > 1 and _FORBIDDEN(said)", "False", "joint, one forbidden"),
+    Mutation("relay/joint.py", "self._send_each()", "self._give_back(b'')", "joint, one forbidden, all left"),
+    Mutation("session/together.py", ' and has(b"MULTI") and has(b"EXEC")', "", "renamed MULTI"),
+    Mutation("wire/elements.py", "if refused and replies.startswith(_BUSY):", "if False:", "busy, transaction"),
+    Mutation("listen/binding.py", "BACKLOG: Final = 4096", "BACKLOG: Final = 1024", "a crowd at the door"),
+    Mutation("session/rights.py", "frame.startswith(_NO_ANSWER)", "False", "permissions unknown"),
+    Mutation("relay/client.py", "            self._salvage()\n", "            pass\n", "behind an unread reply"),
+    # Strings, streams and keys as a whole among requests on members, and what takes no memory.
+    Mutation(
+        _LUA + "batch.lua",
+        "  local earliest = earliest_of(number)\n  if earliest and earliest <= moment then settle_key(number) end\n",
+        "",
+        "strings, due",
+    ),
+    Mutation(
+        _LUA + "batch.lua",
+        "number], added[number] = nil, nil\n  if not earliest",
+        "number] = nil\n  if not earliest",
+        "together, in few calls",
+    ),
+    Mutation(_LUA + "batch.lua", "if code == 'OOM' and not form.free", "if false", "without memory"),
+    Mutation(_LUA + "batch.lua", "if not form.reads and (code", "if (code", "together, refused mixture"),
+    Mutation(
+        "session/together.py",
+        '                        if form.does == "q":\n                            return groups, place\n',
+        "",
+        "mixtures while paused",
+    ),
+    Mutation("session/operations.py", "return None if first.reads else (MIXED", "return (MIXED", "few while paused"),
+    Mutation(
+        "session/operations.py",
+        "if takes and not any(form.reads for form in forms) else",
+        "if takes else",
+        "queued, refused",
+    ),
+    Mutation(_LUA + "batch.lua", "or math.abs(reply) < 2 ^ 53 then", "or true then", "counters"),
+    Mutation(_LUA + "batch.lua", "if type(digits) == 'table'", "if false", "counters"),
+    Mutation("wire/elements.py", "return as_counter(line)", "return line", "counters"),
+    Mutation(
+        "wire/elements.py", "        self._parts += self._pending - 1\n", "        self._parts -= 1\n", "counters"
+    ),
+    Mutation("relay/joint.py", "list(map(as_counter, replies)) if self._counts", "replies if True", "counters of many"),
+    Mutation("session/script_calls.py", "is not None or form.counts:", "is not None:", "counters of many"),
+    Mutation("session/together.py", "(form.names_members and not form.counts)", "form.names_members", "counters"),
+    Mutation(_LUA + "batch.lua", "code == 'OOM' and not form.free", "code == 'OOM'", "without memory"),
+    Mutation(_LUA + "batch.lua", "(code == 'READONLY' or", "(false and", "together, refused mixture"),
+    Mutation(
+        "session/operations.py", "not self._server.queues_without_memory", "False", "queued on an old one, no memory"
+    ),
+    Mutation("session/together.py", "free=free, counts=counts", "counts=counts", "queued, no memory"),
+    Mutation("relay/joint.py", "refused=refused, free=free)", "refused=refused)", "queued by many, no memory"),
+    Mutation("session/plain.py", "if is_indifferent(requests[0]) or not", "if not", "strings of many"),
+    Mutation("session/plain.py", "**_other_heads(), ", "", "strings of many"),
+    Mutation(
+        "session/joinable.py", "_LEAST_PARTS: Final = 2 * 2 + 1", "_LEAST_PARTS: Final = 2 * 3 + 1", "strings of many"
+    ),
+    Mutation("session/joinable.py", "not any(map(self._needs_script, operations))", "False", "strings of many"),
+    Mutation("session/together.py", "and not form.names_members:", "and False:", "together, in few calls"),
+    # A few requests, or a transaction, of each of many clients.
+    Mutation("relay/joint.py", "if _BETWEEN in port.request:", "if False:", "joint, bytes of two"),
+    Mutation("relay/joint.py", "if is_transaction:", "if False:", "joint, few"),
+    Mutation("relay/joint.py", "islice(rest, count)", "islice(rest, 1)", "joint, few"),
+    Mutation("relay/joint.py", "piece, refused=refused,", "piece, refused=False,", "joint, few"),
+    Mutation("session/session.py", " and together.may_replace_transactions", "", "joint, MULTI forbidden"),
+    Mutation("session/plain.py", "if first and is_whole and coverage", "if False and coverage", "joint, few"),
+    # A transaction as one call.
+    Mutation("session/together.py", "standing.watched.begun or ", "", "small transactions"),
+    Mutation("session/watched.py", "        self.begun = True\n", "", "small transactions"),
+    Mutation("session/together.py", "standing.rights.all_may and ", "", "MULTI forbidden"),
+    Mutation(
+        "session/joinable.py",
+        "few.script[1].declared and few.script[1].takes_memory",
+        "few.script[1].declared",
+        "queued, refused",
+    ),
+    Mutation(
+        "session/joinable.py",
+        "not (few.script and few.script[1].declared and few.script[1].takes_memory)",
+        "few.script is None",
+        "queued, refused on the oldest",
+    ),
+    Mutation("wire/elements.py", "_OK + replies + _ABORTED\n", "_OK + replies\n", "queued, refused"),
     Mutation("relay/farewell.py", "transport.abort()  # TLS would", "pass  # TLS would", "idle clients by TLS"),
     Mutation("server.py", "if self._finishing:", "if False:", "who comes as it stops"),
+    Mutation("server.py", "asyncio.timeout_at(made_by)", "asyncio.timeout_at(when)", "a silent handshake"),
+    Mutation(
+        "server.py",
+        "async with asyncio.timeout(seconds):\n                for known in",
+        "async with asyncio.timeout(None):\n                for known in",
+        "no answer without a login",
+    ),
     Mutation("listen/predecessor.py", "        held_signals.check()\n", "", "told while it waits"),
     Mutation(
         "listen/predecessor.py",
@@ -614,7 +737,8 @@ MUTATIONS = [
     Mutation("session/reads.py", "return self._size if self._size > _LITTLE else 0", "return 0", "reads are held"),
     Mutation("session/reads.py", "        self._size -= size\n", "", "reads are held"),
     Mutation("session/reads.py", "            and self._size <= _MOST_KEPT\n", "", "reads are bounded"),
-    Mutation("session/reads.py", "if batch in self._unnamed:", "if False:", "sent twice"),
+    Mutation("session/reads.py", "if self._again and batch in self._unnamed:", "if False:", "sent twice"),
+    Mutation("session/reads.py", "if self._again and batch in self._unnamed:", "if False:", "a reply that waits"),
     Mutation("upstream/certificates.py", "if not settings.tls_verify:", "if True:", "wrong authority"),
     # What only concurrent clients, and deadlines of a few ms, show.
     Mutation(_LUA + "shared/clear.lua", "shadow, 0, moment, 'limit'", "shadow, 0, moment + 5, 'limit'", "histories"),
@@ -745,8 +869,23 @@ MUTATIONS = [
     Mutation(
         "session/dispatch.py", "            self._out.note_blocker()\n", "            pass\n", "left behind reads"
     ),
+    Mutation("relay/vigil.py", " and await self._is_stuck(answered, stood, quiet)", "", "long replies"),
+    Mutation(
+        "relay/vigil.py",
+        "if doing is Doing.NOTHING and not progress.unsigned:",
+        "if not progress.unsigned:",
+        "leaves behind a blocking request",
+    ),
     Mutation("relay/vigil.py", "if progress.may_block or now()", "if True or now()", "a slow way"),
-    Mutation("relay/vigil.py", "min(behind, LITTLE) / SLOW + ", "", "a slow way"),
+    Mutation("relay/flow.py", " + self._transport.get_write_buffer_size()", "", "given out at once"),
+    Mutation("relay/client.py", "and self._first is First.AWAITED:", "and False:", "left unused"),
+    Mutation("relay/farewell.py", "        self._count()\n", "", "given out at last"),
+    Mutation("relay/inspection.py", "            self._next = None\n", "", "long replies"),
+    Mutation(
+        "relay/inspection.py", "                    return None\n", "                    return {}\n", "busy script"
+    ),
+    Mutation("session/alone.py", "and hash(key) not in self._settled", "", "late replies"),
+    Mutation("session/alone.py", " and not self._has_looked", "", "late replies"),
     # Requests are as long as they are.
     Mutation(
         "wire/batch.py", " + sum([len(str(len(request)))", " + 0 * sum([len(str(len(request)))", "together, mixed"
@@ -777,7 +916,10 @@ MUTATIONS = [
     Mutation("wire/reply.py", "and not may_answer_wish(replies[line + 1])", "and False", "a master that is down"),
     Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
     Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "pushes in a silence"),
+    Mutation("relay/lanes.py", "if self._writes and self._all.anybody_leaves:", "if False:", "a shared push"),
+    Mutation("relay/ending.py", "differs = self._was_held or", "differs = False and", "half closed"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),
+    Mutation("relay/hangup.py", "fileno=number)", "fileno=os.dup(number))", "a half close without files"),
     Mutation("relay/ending.py", "        self._end_late()\n", "", "left at once in a silence"),
     Mutation(
         "relay/ending.py", "and not self._session.loss.is_possible:", "and True:", "a half close behind a silence"

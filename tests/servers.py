@@ -305,6 +305,17 @@ class Server:
         if process is not None:
             process.end(number)
 
+    @contextlib.contextmanager
+    def busy_after(self, milliseconds: int) -> Iterator[None]:
+        """For a time, make it say BUSY of a script that runs longer than this; others may use it afterwards."""
+        before = self.command("CONFIG", "GET", "lua-time-limit").split(b"\r\n")[-2].decode()
+        assert self.command("CONFIG", "SET", "lua-time-limit", milliseconds) == b"+OK\r\n"
+        try:
+            yield
+        finally:
+            self.command("SCRIPT", "KILL")  # where the test could not
+            assert self.command("CONFIG", "SET", "lua-time-limit", before) == b"+OK\r\n"
+
     def close(self) -> None:
         """End it and remove its files."""
         try:

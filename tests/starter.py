@@ -3,9 +3,10 @@
 To load it takes most of the CPU time of a start, and the tests start more than a thousand proxies. So one process per
 worker of the tests, which has one thread and no event loop, loads it once and forks for each proxy. What is forked gets
 its own arguments, environment, folder and output, and runs `proxy/__main__.py` from the first line: only its imports
-find their modules loaded. All proxies of a starter share the seed of Python's hashes.
+find their modules loaded. Where another copy of the package is to run, its modules are loaded anew, but not those of
+other packages, half of the work. All proxies of a starter share the seed of Python's hashes.
 
-Tests that look at the start itself, or run another copy of the package, start Python anew: see `Proxy` in `servers.py`.
+Tests that look at the start itself start Python anew: see `Proxy` in `servers.py`.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class Starter:
             )
 
     def fits(self, env: Mapping[str, str]) -> bool:
-        """Whether it can start a proxy with an environment: but for settings of the proxy it must be its own."""
-        return _common(env) == self._env
+        """Whether it can start a proxy with an environment: but for what `_common` leaves out it must be its own."""
+        return _common(env) == self._env and Path(env["PYTHONPATH"], "proxy", "__init__.py").exists()
 
     def start(self, arguments: list[str], env: Mapping[str, str], folder: Path) -> Forked:
         """Start a proxy."""
@@ -123,11 +124,11 @@ class Starter:
 
 
 def _common(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the settings of the proxy, and what pytest changes from test to test."""
+    """An environment without the settings of the proxy, where its package is, and what pytest changes each time."""
     return {
         name: value
         for name, value in env.items()
-        if not name.startswith("EXPIREMEMBER_") and name != "PYTEST_CURRENT_TEST"
+        if not name.startswith("EXPIREMEMBER_") and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
     }
 
 
@@ -205,12 +206,18 @@ def _guard(stdin: int, stdout: int, status: int) -> bool:
 
 def _become(arguments: list[str], env: dict[str, str], folder: str) -> None:
     """Run the proxy, as `python -m proxy` in a folder."""
+    here, there = os.environ["PYTHONPATH"], env["PYTHONPATH"]
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)
     sys.path[0] = folder
     sys.argv = ["-m", *arguments]
     random.seed()
+    if there != here:
+        sys.path[1:] = [there if path == here else path for path in sys.path[1:]]
+        for name in [name for name in sys.modules if name.partition(".")[0] == "proxy"]:
+            del sys.modules[name]
+        _load()
     runpy.run_module("proxy", run_name="__main__", alter_sys=True)
 
 

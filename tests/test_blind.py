@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import StartProxy, StartServer
 from tests.raw import request
+from tests.relay import Relay
 from tests.servers import KIND, Proxy, Server, until
 from tests.test_lives import Talk, clock, talk, wait_past
 
@@ -64,6 +65,30 @@ def give(client: Talk, key: str, milliseconds: int) -> None:
         command = words(line, key)
         client(*command)
         assert client("PEXPIREMEMBER", command[1], "7", milliseconds) == 1
+
+
+def check_late_replies(server: Server, start_proxy: StartProxy) -> None:
+    """The server answers scripts of the proxy's own later than what they say is true: then it counts all the same."""
+
+    def late(chunk: bytes) -> bytes:
+        time.sleep(0.1)
+        return chunk
+
+    server.command("ACL", "SETUSER", "control", "on", ">x", "~*", "&*", "+@all")
+    with Relay(server.address) as relay:
+        proxy = start_proxy(None, "--upstream", relay.url.replace("//", "//control:x@"))
+        with proxy.connect() as client:
+            client.send(request("SADD", "k", *range(700)))
+            client.send(b"".join(request("EXPIREMEMBER", "k", number, 100) for number in range(700)))
+            assert client.replies(701)[1:] == [b":1\r\n"] * 700
+            lock_out(server, proxy)
+            relay.answers = late
+            assert client.command("EVAL", "return 7", 1, "k") == b":7\r\n"
+            assert client.command("SORT", "other", "BY", "nosort", "GET", "h_*->f") == b"*0\r\n"
+
+
+def test_late_replies_count(server: Server, start_proxy: StartProxy) -> None:
+    check_late_replies(server, start_proxy)
 
 
 @pytest.mark.every_kind

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -27,6 +28,9 @@ from tests.test_cluster import TESTED, keys_in, now_ms
 from tests.test_sharing import SHARING, shared
 
 NAMES = Names(b"__expiremember__:")
+
+THOUSAND: Final = (b":1000\r\n", b":999\r\n", b":998\r\n")
+"""What `TTL` says a moment after a lifetime of a thousand seconds was set, on a machine that may be busy."""
 
 
 class Stage:
@@ -75,11 +79,14 @@ class Stage:
         for node in (self.source, self.target):
             node.flush()
             assert node.command("CLUSTER", "SETSLOT", slot, "STABLE") == b"+OK\r\n"
-        for node in (self.source, self.target):
+        self.cluster.until_whole(again=lambda: self._give_back(slot))
+
+    def _give_back(self, slot: int) -> None:
+        """To be done until all agree: a ping that the target sent before takes the slot from the source again."""
+        for node in (self.target, self.source):
             assert node.command("CLUSTER", "SETSLOT", slot, "NODE", self.source.identity) == b"+OK\r\n"
         # Who has had the slot for a moment has the greater epoch, by which the replicas go.
         assert self.source.command("CLUSTER", "BUMPEPOCH").startswith((b"+BUMPED", b"+STILL"))
-        self.cluster.until_whole()
 
 
 def asking(client: Raw, *words: str | bytes | int) -> bytes:
@@ -281,11 +288,11 @@ def check_a_copy_left_behind(stage: Stage) -> None:
     assert source.command("EXPIREMEMBER", key, "m", 1000) == b":1\r\n"
     stage.begin_move(slot)
     assert by_proxy(source, stage.target, key, 0, 5000, "COPY") == b"+OK\r\n"
-    assert asking(target, "TTL", key, "m") == b":1000\r\n"
+    assert asking(target, "TTL", key, "m") in THOUSAND
     assert source.command("SREM", key, "m") == b":1\r\n"
     assert source.command("SADD", key, "m") == b":1\r\n"
     assert by_proxy(source, stage.target, key, 0, 5000).startswith(b"-ERR Target instance replied with error: BUSYKEY")
-    assert asking(target, "TTL", key, "m") == b":1000\r\n"  # what is refused changes nothing
+    assert asking(target, "TTL", key, "m") in THOUSAND  # what is refused changes nothing
     assert by_proxy(source, stage.target, key, 0, 5000, "REPLACE") == b"+OK\r\n"
     stage.cluster.move_keys(slot, stage.source, stage.target)
     stage.cluster.end_move(slot, stage.source, stage.target)
@@ -314,7 +321,7 @@ def check_deadlines_meet_their_name(stage: Stage) -> None:
     stage.cluster.move_keys(slot, stage.source, stage.target)
     stage.cluster.end_move(slot, stage.source, stage.target)
     assert target.command("TTL", key, "m") == b":-1\r\n"
-    assert target.command("TTL", f"{key}0", "m") == b":1000\r\n"
+    assert target.command("TTL", f"{key}0", "m") in THOUSAND
 
 
 def check_a_key_that_has_gone(stage: Stage) -> None:
@@ -349,11 +356,11 @@ def check_a_copy_in_the_way(stage: Stage) -> None:
     assert source.command("EXPIREMEMBER", key, "n", 1000) == b":1\r\n"
     stage.cluster.begin_move(slot, stage.source, stage.target)
     assert by_proxy(source, stage.target, key, 0, 5000).startswith(b"-ERR Target instance replied with error: BUSYKEY")
-    assert source.command("TTL", key, "n") == b":1000\r\n"
+    assert source.command("TTL", key, "n") in THOUSAND
     assert by_proxy(source, stage.target, key, 0, 5000, "REPLACE") == b"+OK\r\n"
     stage.cluster.move_keys(slot, stage.source, stage.target)
     stage.cluster.end_move(slot, stage.source, stage.target)
-    assert target.command("TTL", key, "n") == b":1000\r\n"
+    assert target.command("TTL", key, "n") in THOUSAND
     until(lambda: now_ms() > moment, 5)
     assert target.command("SISMEMBER", key, "m") == b":0\r\n"
 
@@ -378,7 +385,7 @@ def check_a_shadow_that_could_not_come(stage: Stage) -> None:
     while names := stage.cluster.keys_in(slot, stage.source):
         assert by_proxy(source, stage.target, "", 0, 5000, "KEYS", *names) == b"+OK\r\n"
     stage.cluster.end_move(slot, stage.source, stage.target)
-    assert target.command("TTL", key, "m") == b":1000\r\n"
+    assert target.command("TTL", key, "m") in THOUSAND
 
 
 def check_past_a_proxy(stage: Stage) -> None:
@@ -394,7 +401,7 @@ def check_past_a_proxy(stage: Stage) -> None:
     with stage.source.connect() as straight:
         assert by_proxy(straight, stage.target, "", 0, 5000, "KEYS", *names) == b"+OK\r\n"
     stage.cluster.end_move(slot, stage.source, stage.target)
-    assert {target.command("TTL", key, "m") for key in keys} == {b":1000\r\n"}
+    assert all(target.command("TTL", key, "m") in THOUSAND for key in keys)
 
 
 def check_a_refused_deadline(stage: Stage) -> None:
@@ -434,7 +441,7 @@ def check_keys_in_two_places(stage: Stage) -> None:
             said = client.replies(4)
             assert said[2].startswith(b"-TRYAGAIN "), (words, said)
             assert said[3].startswith(b"-EXECABORT "), (words, said)
-    assert source.command("TTL", here, "m") == b":1000\r\n"
+    assert source.command("TTL", here, "m") in THOUSAND
 
 
 def check_a_start_behind_the_index(stage: Stage) -> None:

@@ -193,7 +193,7 @@ def test_a_folder_has_one_server(run: Run, tmp_path: Path, monkeypatch: pytest.M
             pytest.raises(EmbeddedError, match="another embedded server uses the folder"),
         ):
             await second.start()
-        assert [line["event"] for line in said] == ["embedded server waits for its folder"]
+        assert [line["event"] for line in said] == ["data folder in use by another embedded server: waiting"]
         with Raw(first.socket) as client:
             assert client.command("PING") == b"+PONG\r\n"
         await first.stop()

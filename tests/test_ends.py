@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import select
 import signal
 import socket
@@ -558,3 +559,22 @@ def check_messages(server: Server, start_proxy: StartProxy) -> None:
     client.close()
     until(lambda: counted(proxy) == 0, 12, what=lambda: f"{counted(proxy)} clients to be none")
     proxy.stop()
+
+
+def check_half_close_without_files(proxy: Proxy) -> None:
+    """The server hears of a half close though the proxy has as many files as it may."""
+    with proxy.connect() as client:
+        assert client.command("PING") == b"+PONG\r\n"
+        limits = resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE)
+        used = max(int(file.name) for file in Path(f"/proc/{proxy.pid}/fd").iterdir()) + 1
+        resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (used, limits[1]))
+        try:
+            client.send(request("BLPOP", "nothing", 1))
+            client.end_of_requests()
+            assert client.rest() in (b"*-1\r\n", b"")  # a server takes that for an end, at once or after the reply
+        finally:
+            resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_half_close_needs_no_file(server: Server, start_proxy: StartProxy) -> None:
+    check_half_close_without_files(start_proxy(server))

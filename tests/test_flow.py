@@ -300,7 +300,7 @@ def test_a_server_that_does_not_read_makes_the_client_wait(
 
 
 LOOKED_FOR: Final = {
-    "HINCRBY": request("HINCRBY", "h", "f" * 1000, 1) * 5,
+    "HINCRBY": request("HIncrBy", "h", "f" * 1000, 1) * 5,  # so spelled each goes by itself
     "runs": request("TTL", "h", "f" * 1000) * 4 + request("PING"),
 }
 """Five requests whose replies have to be looked for."""

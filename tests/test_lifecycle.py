@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -12,10 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import psutil
 import pytest
@@ -24,6 +25,8 @@ import uvloop
 from proxy import __version__
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
+from proxy.relay.budget import HeldBudget, Holding
+from proxy.relay.farewell import FAREWELL_SECONDS, Farewell
 from proxy.relay.fence import Fence
 from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.settings import Settings
@@ -706,12 +709,29 @@ def test_who_has_sent_nothing_waits_for_no_server(server: Server, start_proxy: S
     check_who_has_sent_nothing(server, start_proxy)
 
 
-def check_who_has_sent_nothing(server: Server, start_proxy: StartProxy) -> None:
+@pytest.mark.one_kind
+def test_who_has_sent_nothing_waits_for_no_server_that_hangs(server: Server, start_proxy: StartProxy) -> None:
+    assert server.process is not None
+    pid = server.process.pid
+    try:
+        check_who_has_sent_nothing(server, start_proxy, lambda: os.kill(pid, signal.SIGSTOP))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def check_who_has_sent_nothing(
+    server: Server, start_proxy: StartProxy, hang: Callable[[], object] | None = None
+) -> None:
     """The server answers nothing; it need not say that a client that has sent nothing has all its replies."""
     proxy = start_proxy(server, "--shutdown-timeout", "20")
-    with proxy.connect() as client:
-        until(lambda: open_connections(server, proxy) == 2)
-        server.command("CLIENT", "PAUSE", 60_000, "ALL")
+    with proxy.connect() as client, proxy.connect() as ended:
+        until(lambda: open_connections(server, proxy) == 4)
+        if hang is not None:
+            hang()
+        else:
+            server.command("CLIENT", "PAUSE", 60_000, "ALL")
+        ended.end_of_requests()
+        time.sleep(0.1)
         began = time.monotonic()
         proxy.process.send_signal(signal.SIGTERM)
         assert client.rest() == b""
@@ -864,13 +884,20 @@ def test_the_end_of_one_proxy_leaves_the_socket_of_the_next(
         assert not path.exists()
 
 
+def holds_signals(pid: int) -> bool:
+    """Whether a process has begun so far that SIGTERM does not just end it."""
+    masks = re.findall(r"^Sig(?:Blk|Cgt):\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text("utf-8"), re.MULTILINE)
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_it_is_loaded_counts_once_it_has_begun(
     server: Server, start_proxy: StartProxy, number: int
 ) -> None:
-    for milliseconds in (100, 250, 400, 550):
+    for milliseconds in (0, 100, 250, 400):
         proxy = start_proxy(server, ready=False)
-        time.sleep(milliseconds / 1000)  # the earliest of these is behind the interpreter's own start
+        until(lambda: holds_signals(proxy.pid))  # noqa: B023
+        time.sleep(milliseconds / 1000)
         proxy.process.send_signal(number)
         if number == signal.SIGHUP:
             proxy.process.line(lambda line: '"ready"' in line)
@@ -986,3 +1013,41 @@ def test_a_proxy_in_front_of_a_proxy_is_told_the_server_behind(upstream: Server,
     with outer.connect() as client:
         assert client.rest().endswith(f"is unavailable: {said}\r\n".encode())
     outer.stop()
+
+
+@pytest.mark.parametrize(("taken", "ends"), [(2 * 1024, True), (4 * 1024, False)])
+def test_last_words_wait_for_who_reads_on(monkeypatch: pytest.MonkeyPatch, taken: int, ends: bool) -> None:
+    """So many bytes per second; 64 KB in half a minute is the least."""
+    left = 40 * 1024 * 1024
+    works: list[Callable[[], None]] = []
+    closed = []
+
+    class Transport:
+        def get_write_buffer_size(self) -> int:
+            return left
+
+        def can_write_eof(self) -> bool:
+            return True
+
+        def write_eof(self) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append(left)
+
+        def abort(self) -> None:
+            raise AssertionError
+
+    class Uncounted(Holding):
+        def account(self, *_: object, **__: object) -> bool:
+            return True
+
+    monkeypatch.setattr("proxy.relay.farewell.undelivered", lambda _: left)
+    transport = cast(asyncio.Transport, Transport())
+    Farewell(transport, lambda _, work: works.append(work), Uncounted(HeldBudget(1, 1))).say(b"", ended=False)
+    for _ in range(100):
+        if closed:
+            break
+        left -= int(taken * FAREWELL_SECONDS)
+        works.pop()()
+    assert bool(closed) is ends

@@ -85,9 +85,9 @@ def found_at_once(host: str) -> names.Found | OSError:
 @pytest.mark.measures
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, for a mount of its own")
 def test_a_silent_name_server_holds_nobody_up(tmp_path: Path) -> None:
-    """Each lookup takes 10 s there, and more: nothing here does."""
+    """Each lookup takes minutes there: nothing here waits for one."""
     address = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.53"
-    (tmp_path / "resolv.conf").write_text(f"nameserver {address}\n")
+    (tmp_path / "resolv.conf").write_text(f"nameserver {address}\noptions timeout:30 attempts:5\n")
     there = ["unshare", "-m", "sh", "-c", f'mount --bind {tmp_path}/resolv.conf /etc/resolv.conf && exec "$@"', "sh"]
     free = f"127.0.0.1:{free_port()}"
     slow = f"{SILENT}:{free_port()}"
@@ -120,14 +120,14 @@ def test_a_silent_name_server_holds_nobody_up(tmp_path: Path) -> None:
                 assert time.monotonic() - told < 3
             finally:
                 proxy.kill()
-        probed, upstream, listen = (check.communicate(timeout=60)[0] for check in checks)
+        probed, upstream, listen = (check.communicate(timeout=90)[0] for check in checks)
         took = time.monotonic() - began
     assert [check.returncode for check in checks] == [1, 1, 1]
     assert "its name was not resolved in 4 s" in probed
     assert f"redis://{SILENT}:6379 cannot be used: no answer in time" in upstream
     assert len(upstream.splitlines()) == 2  # nothing of lookups that were given up
     assert f"{slow} cannot be listened on: its name was not resolved in 4 s" in listen
-    assert took < 14
+    assert took < 60
 
 
 @pytest.mark.parametrize("turns", range(12))

@@ -64,10 +64,12 @@ class Mass:
         lives.wait_past(self.beside, deadline)
         return names[-3]
 
-    def in_transaction(self, *words: str | int) -> object:
-        """Send it within MULTI and EXEC in one write, and return its reply."""
-        self.client.raw.send(request("MULTI") + request(*words) + request("EXEC"))
-        return parse(self.client.raw.replies(3)[2])[0]
+    def in_transaction(self, *words: str | int, alone: bool = True) -> object:
+        """Send it within MULTI and EXEC in one write, and return its reply; unless `alone` something is queued in front
+        of it, so that no call can stand in for the whole transaction."""
+        front = [] if alone else [request("ECHO", "front")]
+        self.client.raw.send(b"".join([request("MULTI"), *front, request(*words), request("EXEC")]))
+        return parse(self.client.raw.replies(3 + len(front))[-1])[-1]
 
 
 @pytest.fixture
@@ -86,11 +88,13 @@ def check_a_move_finds_no_member_that_is_due(mass: Mass, count: int) -> None:
     assert sorted(mass.client("SMEMBERS", "many")) == sorted([due.encode(), b"stays"])
 
 
-def check_what_is_added_stays(mass: Mass, family: str, words: list[str | int], count: int) -> None:
+def check_what_is_added_stays(
+    mass: Mass, family: str, words: list[str | int], count: int, *, alone: bool = True
+) -> None:
     """In a transaction, to a key with an equal member that is due."""
     due = mass.falls_due(family, count, "stays")
     mass.beside("SADD", "source", due)
-    mass.in_transaction(*(due if word == "?" else word for word in words))
+    mass.in_transaction(*(due if word == "?" else word for word in words), alone=alone)
     time.sleep(0.06)  # as long as the requests of a transaction may take what is due for present
     assert mass.client(*{"S": ("SCARD", "many"), "Z": ("ZCARD", "many"), "H": ("HLEN", "many")}[family]) == 2
     assert mass.client("EXPIREMEMBER", "many", due, 1000) == 1
@@ -112,8 +116,11 @@ def test_a_move_finds_no_member_that_is_due(mass: Mass, count: int) -> None:
         ("S", ["EVAL", "return redis.call('sadd', KEYS[1], ARGV[1])", 1, "many", "?"], MANY),
     ],
 )
-def test_what_a_transaction_adds_stays(mass: Mass, family: str, words: list[str | int], count: int) -> None:
-    check_what_is_added_stays(mass, family, words, count)
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_transaction_adds_stays(
+    mass: Mass, family: str, words: list[str | int], count: int, alone: bool
+) -> None:
+    check_what_is_added_stays(mass, family, words, count, alone=alone)
 
 
 def check_no_transaction_sees_what_is_due(mass: Mass) -> None:

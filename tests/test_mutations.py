@@ -31,6 +31,7 @@ from tests import test_events_list as lists
 from tests import test_flow as flow
 from tests import test_histories as histories
 from tests import test_hostile as hostile
+from tests import test_info as info
 from tests import test_inline as inline
 from tests import test_joint as joint
 from tests import test_leaving as leaving
@@ -79,7 +80,18 @@ PATIENCE: Final = 4
 """Seconds after which what a break keeps from coming counts as missing."""
 
 LONG_PATIENCE: Final = dict.fromkeys(
-    ("void passed", "changes", "bit by bit", "the only one", "the only one, covered", "a slow server"), 15
+    (
+        "void passed",
+        "changes",
+        "bit by bit",
+        "the only one",
+        "the only one, covered",
+        "a slow server",
+        "taken by nobody",
+        "given out at last",
+        "no answer without a login",
+    ),
+    15,
 )
 """The same for checks that wait so long where nothing is broken."""
 
@@ -200,6 +212,16 @@ def _large_values(place: Place) -> None:
         events.check_large_values(place.talk(server), place.script("settled", told=True))
 
 
+def _renamed_multi(place: Place) -> None:
+    with closing(Server(place.server.kind, "--rename-command", "MULTI", "")) as server:
+        together.check_renamed_multi(server, place.proxy("--upstream", server.url))
+
+
+def _undescribed(place: Place, missing: str) -> None:
+    with closing(Server(place.server.kind, "--rename-command", missing, "")) as server:
+        together.check_undescribed(server, place.proxy("--upstream", server.url, "--no-share"))
+
+
 def _silence(place: Place) -> None:
     with closing(Server(place.server.kind, "--rename-command", "RESET", "")) as server:
         signs.check_unheard_refusals(server, place.proxy("--upstream", server.url))
@@ -315,16 +337,17 @@ def _unheard_of(place: Place) -> None:
         assert clients[0](*words) == (0, [b"n"], 1)[number]
 
 
-def _just_looked_at(place: Place) -> None:
-    """A user who may run no script reads a key in which nothing is due, and a moment later, when something is."""
+def _just_looked_at(place: Place, *read: str) -> None:
+    """A user who may run no script reads when nothing is due, and a moment later, when something is."""
     beside = place.talk(place.server)
     beside("ACL", "SETUSER", "low", "on", "nopass", "~*", "+@all", "-@scripting")
     here, elsewhere = place.proxy("--no-sweep"), place.proxy("--no-sweep")
     setter, readers = place.talk(here), [place.talk(here), place.talk(elsewhere)]
-    for reader in readers:
+    for reader in readers:  # who is blind does not look everywhere for such a user
+        until(lambda: b"blind:0" in reader("INFO", "expiremember"))  # noqa: B023
         reader("AUTH", "low", "any")
-    setter("SADD", "looked:1", "m", "n")
-    setter("EXPIREMEMBER", "looked:1", "n", 1000)
+    setter("SADD", "looked:2", "n")
+    setter("EXPIREMEMBER", "looked:2", "n", 1000)
     seen = 0
     for number in range(60):
         reader = readers[number % 2]
@@ -333,15 +356,21 @@ def _just_looked_at(place: Place) -> None:
             setter("PEXPIREMEMBER", "looked:1", "m", 8)
             deadline = lives.clock(beside) + 8
             lives.wait_past(beside, deadline - 5)
-            reader("SISMEMBER", "looked:1", "m")
+            reader(*read)
         else:
-            reader("SISMEMBER", "looked:1", "m")
+            reader(*read)
             setter("PEXPIREMEMBER", "looked:1", "m", 2)
             deadline = lives.clock(beside) + 2
         while lives.clock(beside) <= deadline:
             pass
-        seen += reader("SISMEMBER", "looked:1", "m")
+        seen += bool(reader(*read))
     assert seen == 0
+
+
+def _a_reply_that_waits(place: Place) -> None:
+    with place.proxy("--no-sweep").connect() as client:
+        for together in (False, True):
+            reads.check_what_waits(client, place.server, together=together)
 
 
 def _many_due_while_blind(place: Place) -> None:
@@ -534,7 +563,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "a renamed command": _renamed,
     "many due": lambda place: many_due.check_no_transaction_sees_what_is_due(_mass(place)),
     "more due than go": lambda place: many_due.check_what_is_added_stays(
-        _mass(place), "S", ["SADD", "many", "?"], many_due.TOO_MANY
+        _mass(place), "S", ["SADD", "many", "?"], many_due.TOO_MANY, alone=False
     ),
     "more due than go, moved": lambda place: many_due.check_a_move_finds_no_member_that_is_due(
         _mass(place), many_due.TOO_MANY
@@ -550,7 +579,9 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "listed": _listed,
     "unheard of": _unheard_of,
-    "just looked at": _just_looked_at,
+    "just looked at": lambda place: _just_looked_at(place, "SISMEMBER", "looked:1", "m"),
+    "just looked everywhere": lambda place: _just_looked_at(place, "KEYS", "looked:1"),
+    "told once a turn": lambda place: info.test_a_pipeline_of_them_costs_one_a_turn(place.proxy()),
     "scripts in a pipeline": _scripts_in_a_pipeline,
     "front of a chunk": _front_of_a_chunk,
     "void by name": _void_by_name,
@@ -653,11 +684,21 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "together, added again": lambda place: together.check_added_again(place.proxy()),
     "together, refused": lambda place: together.check_refused(place.server, place.proxy(), 2),
     "queued together": lambda place: together.check_queued_pairs(place.server, place.proxy()),
+    "small transactions": lambda place: together.check_small_transactions(place.server, place.proxy()),
+    "busy, transaction": lambda place: together.check_busy_transaction(place.server, place.proxy()),
+    "renamed MULTI": lambda place: _renamed_multi(place),
+    "MULTI forbidden": lambda place: together.check_forbidden_multi(place.server, place.proxy()),
     "queued, refused": lambda place: together.check_refused_queue(place.server, place.proxy()),
     "queued, MULTI refused": lambda place: together.check_refused_multi(place.server, place.proxy()),
     "refused mixture on the oldest": lambda place: _on_the_oldest(place, together.check_refused_mixture),
     "queued, refused on the oldest": lambda place: _on_the_oldest(place, together.check_refused_queue),
     "together, queued": lambda place: together.check_transaction(place.proxy()),
+    "strings, due": lambda place: together.check_due_of_strings(place.server, place.proxy("--no-sweep")),
+    "without memory": lambda place: together.check_without_memory(place.server, place.proxy()),
+    "queued on an old one, no memory": lambda place: together.check_transaction_without_memory(
+        place.server, place.proxy()
+    ),
+    "together, in few calls": lambda place: together.check_few_calls(place.server, place.proxy()),
     "together, due": lambda place: together.check_due(place.server, place.proxy("--no-sweep")),
     "ties": lambda place: background.check_ties(place.server, place.proxy, place.talk),
     "dead connection": lambda place: background.check_a_dead_control_connection_is_noticed(
@@ -747,6 +788,14 @@ NEWEST_CHECKS["few by database"] = lambda place: acl.test_rights_that_differ_by_
     place.start_server, place.start_proxy, place.server.kind
 )
 
+NEWEST_CHECKS["queued, no memory"] = lambda place: together.check_transaction_without_memory(
+    place.server, place.proxy()
+)
+
+NEWEST_CHECKS["queued by many, no memory"] = lambda place: joint.check_transactions_without_memory(
+    place.server, place.proxy(*sharing.SHARING)
+)
+
 NEWEST_CHECKS["WAITAOF"] = lambda place: sharing.test_waitaof_waits_for_what_was_shared(
     place.server, place.proxy(*sharing.SHARING)
 )
@@ -815,7 +864,25 @@ CHECKS |= {
     "the only one": _starting(sharing.test_who_is_the_only_one_goes_back_to_its_own_connection),
     "the only one, covered": _starting(sharing.test_who_is_the_only_one_shares_what_is_about_members),
     "joint": _sharing(joint.check_one_call),
+    "joint, odd ones": _sharing(lambda _, proxy: joint.check_odd_ones(proxy)),
     "joint, alone": _sharing(joint.check_lone),
+    "joint, few": _sharing(joint.check_few),
+    "joint, MULTI forbidden": _sharing(joint.check_joint_multi_forbidden),
+    "joint, bytes of two": _sharing(joint.check_bytes_of_two),
+    "a crowd at the door": lambda place: workers.check_crowd_at_the_door(place.proxy()),
+    "mixtures while paused": lambda place: together.check_reads_of_mixtures_while_paused(place.server, place.proxy()),
+    "few while paused": _sharing(joint.check_few_while_paused),
+    "counters": lambda place: together.check_counters(place.server, place.proxy("--no-share")),
+    "a half close without files": lambda place: ends.check_half_close_without_files(place.proxy()),
+    "far times": lambda place: together.check_far_times(place.server, place.proxy("--no-share")),
+    "without TTL": lambda place: _undescribed(place, "TTL"),
+    "without COMMAND": lambda place: _undescribed(place, "COMMAND"),
+    "counters of many": _sharing(joint.check_counters),
+    "strings of many": _sharing(joint.check_strings),
+    "behind an unread reply": lambda place: leaving.check_behind_an_unread_reply(place.server, place.start_proxy),
+    "permissions unknown": lambda place: acl.check_permissions_unknown(place.server, place.proxy()),
+    "joint, one forbidden": _sharing(joint.check_one_forbidden),
+    "joint, one forbidden, all left": _sharing(joint.check_one_forbidden_and_all_left),
     "joint, refused texts": _sharing(joint.check_refused_texts),
     "joint, errors": _sharing(lambda _, proxy: joint.check_own_errors(proxy)),
     "joint, flushed": _sharing(joint.check_flushed_scripts),
@@ -965,8 +1032,17 @@ CHECKS |= {
     ),
     "a nearer deadline": lambda place: reads.check_a_nearer_deadline(place.server, place.proxy("--no-sweep")),
     "a nearer one, shared": _sharing(sharing.check_a_nearer_deadline),
+    "reads wait for none": lambda place: reads.check_waiting_for_none(place.server, place.proxy()),
     "behind reads": lambda place: reads.check_what_follows(place.server, place.proxy("--no-sweep")),
     "sent twice": lambda place: _check_sent_twice(place.proxy("--no-sweep")),
+    "few wait": lambda place: reads.check_few_wait(place.server, place.proxy("--no-sweep")),
+    "an EXPIRE behind a read": lambda place: reads.check_an_expire(
+        place.server, place.proxy("--no-sweep"), ["SCARD s", "EXPIRE s 100"]
+    ),
+    "not covered yet": lambda place: reads.check_what_was_not_covered(
+        place.server, place.proxy("--no-sweep"), then="SADD", together=False
+    ),
+    "a reply that waits": _a_reply_that_waits,
     "subscriber": lambda place: signs.check_subscribers(place.server, place.proxy(), 3, subscriber=True),
     "no subscriber": lambda place: signs.check_subscribers(place.server, place.proxy(), 2, subscriber=False),
     "busy": lambda place: signs.check_busy(place.server, place.proxy()),
@@ -986,6 +1062,14 @@ CHECKS |= {
     "caching, then silence": lambda place: silence.check_caching(place.server, place.proxy()),
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
+    "late replies": lambda place: blind.check_late_replies(place.server, place.start_proxy),
+    "a shared push": lambda place: leaving.check_a_shared_push(place.server, place.proxy(*sharing.SHARING)),
+    "half closed": lambda place: leaving.check_half_closed(place.server, place.proxy()),
+    "left unused": lambda place: leaving.check_left_unused(place.server, place.start_proxy),
+    "busy script": lambda place: leaving.check_behind_a_busy_script(
+        place.server, place.start_proxy, Raw.end_of_requests, "-ping"
+    ),
+    "long replies": lambda place: leaving.check_long_replies(place.server, place.start_proxy),
     "left in front of a silence": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, behind=leaving.OFF
     ),
@@ -999,7 +1083,7 @@ CHECKS |= {
         place.server, place.start_proxy, leaving.HEARS + leaving.OFF, message=b"w" * 1_000_000
     ),
     "left in a silence, apart": lambda place: leaving.check_who_has_left_in_silence(
-        place.server, place.start_proxy, leaving.OFF, leaving.ON, apart=True, at_most=2
+        place.server, place.start_proxy, leaving.OFF, leaving.ON, apart=True
     ),
     "left at once in a silence": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, waits=False
@@ -1037,6 +1121,8 @@ CHECKS |= {
         place.server, place.start_proxy, Raw.close, "the end"
     ),
     "many names": lambda place: memory.check_nothing_is_kept(place.server, place.start_proxy, "many names"),
+    "given out at last": lambda place: memory.check_what_is_given_out_at_last(place.server, place.start_proxy),
+    "given out at once": lambda place: memory.check_what_is_given_out(place.server, place.start_proxy),
     "waited": lambda place: memory.check_what_waited(place.server, place.start_proxy),
     "waits for too much": lambda place: memory.check_who_waits_for_too_much(place.server, place.start_proxy),
     "replies in doubt": lambda place: memory.check_replies_in_doubt(place.server, place.start_proxy),
@@ -1075,6 +1161,10 @@ CHECKS |= {
     ),
     "idle clients by TLS": lambda place: ends.check_idle_clients_by_tls(
         place.server, place.start_proxy, ends.certificate(place.folder)
+    ),
+    "a silent handshake": lambda place: takeover.check_silent_handshake(_again(place), place.folder, "1"),
+    "no answer without a login": lambda place: strangers.check_without_an_answer(
+        place.server, place.start_proxy, "is silent"
     ),
     "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
     "told while it waits": lambda place: takeover.check_told_while_it_waits(

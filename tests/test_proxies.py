@@ -578,7 +578,7 @@ def test_where_publishing_is_refused_it_says_so_once(server: Server, start: Star
     flags = ("--upstream", server.url.replace("//", "//control:control@"))
     proxies = [start(*flags), start(*flags)]
     for proxy in proxies:
-        assert sum("publishing refused" in line for line in proxy.process.lines) == 1
+        assert sum("messages between proxies refused" in line for line in proxy.process.lines) == 1
     first = talk(proxies[0])
     first("SADD", "k", "m")
     assert first("EXPIREMEMBER", "k", "m", 1000) == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Final
 
 import pytest
@@ -113,8 +116,9 @@ def check_a_nearer_deadline(
         busy, late, rounds = turns(beside), 0, 0
         setter.send(request("SADD", "s", "m", "n", "far") + request("EXPIREMEMBER", "s", "far", 1000))
         setter.replies(2)
-        for number in range(60):
-            if rounds == 10:
+        end = time.monotonic() + 60
+        for number in itertools.count():
+            if rounds == 10 or time.monotonic() > end:
                 break
             for _ in range(3):
                 client.send(request("SISMEMBER", "s", "n") * count)
@@ -247,6 +251,15 @@ BEHIND: Final = [
     ("SCARD s; SET s v", [b":1\r\n", b"+OK\r\n"]),
     ("TTL s; EXPIRE s 100", [b":-1\r\n", b":1\r\n"]),
     ("SCARD s; EXPIRE s -1", [b":1\r\n", b":1\r\n"]),
+    ("SCARD s; EXPIRE s 100; SCARD s; TTL s", [b":1\r\n", b":1\r\n", b":1\r\n", b":100\r\n"]),
+    ("SCARD s; EXPIREMEMBER s m 100; SCARD s", [b":1\r\n", b":0\r\n", b":1\r\n"]),
+    ("SCARD s; EXPIREMEMBER s n 100; SCARD s; TTL s n", [b":1\r\n", b":1\r\n", b":1\r\n", b":100\r\n"]),
+    ("SCARD s; EXPIREMEMBER s n -1; SCARD s", [b":1\r\n", b":1\r\n", b":0\r\n"]),
+    ("SCARD s; TTL s m; TTL s n", [b":1\r\n", b":-1\r\n", b":-1\r\n"]),
+    ("EXPIRE s 100; EXPIRE s 200; TTL s", [b":1\r\n", b":1\r\n", b":200\r\n"]),
+    ("EXPIRE s 300; EXPIRE s 400; TTL s", [b":1\r\n", b":1\r\n", b":400\r\n"]),
+    ("EXPIRE s 200; EXPIRE s 2; TTL s", [b":1\r\n", b":1\r\n", b":2\r\n"]),
+    ("SCARD gone; EXPIRE gone 100; SADD gone m; TTL gone", [b":0\r\n", b":0\r\n", b":1\r\n", b":-1\r\n"]),
     ("EXPIRE s 100; PERSIST s; TTL s", [b":1\r\n", b":1\r\n", b":-1\r\n"]),
     ("GET gone; SET gone v", [b"$-1\r\n", b"+OK\r\n"]),
     ("INCR gone; SET gone 100; GET gone", [b":1\r\n", b"+OK\r\n", b"$3\r\n100\r\n"]),
@@ -279,6 +292,139 @@ def check_behind(client: Raw, *, together: bool) -> None:
 @pytest.mark.parametrize("together", [True, False])
 def test_what_is_sent_twice_sees_nothing_that_came_behind_it(client: Raw, together: bool) -> None:
     check_behind(client, together=together)
+
+
+@pytest.mark.parametrize("requests", [["EXPIRE s 100"], ["SCARD s", "EXPIRE s 100"], ["PEXPIRE s 100000"]])
+def test_an_expire_goes_by_what_lives(upstream: Server, start_proxy: StartProxy, requests: list[str]) -> None:
+    check_an_expire(upstream, start_proxy(upstream, "--no-sweep"), requests)
+
+
+def check_an_expire(server: Server, proxy: Proxy, requests: list[str]) -> None:
+    """It comes after a deadline of the key, before anybody has removed the member, and another client right behind it.
+
+    What comes first may differ; what an EXPIRE has answered, and what has become of the lifetime, belong together.
+    """
+    with proxy.connect() as client, proxy.connect() as other, server.connect() as beside:
+        for members, behind, key, wanted in (
+            ("m", "SADD s n", "s", {(b":0\r\n", b":-1\r\n"), (b":1\r\n", b":100\r\n")}),
+            ("m n", "RENAME s t", "t", {(b":1\r\n", b":100\r\n"), (b":0\r\n", b":-1\r\n")}),
+            ("m n", "PERSIST s", "s", {(b":1\r\n", b":-1\r\n"), (b":1\r\n", b":100\r\n")}),
+        ):
+            for _ in range(6):
+                client.send(request("DEL", "s", "t") + request("SADD", "s", *members.split()))
+                client.replies(2)
+                deadline = int(time.time() * 1000) + LEFT_MS
+                assert client.command("PEXPIREMEMBERAT", "s", "m", deadline) == b":1\r\n"
+                beside.send(request("DEBUG", "SLEEP", "0.06"))
+                until(lambda: time.time() * 1000 > deadline + 1)  # noqa: B023
+                client.send(b"".join(request(*line.split()) for line in requests))
+                time.sleep(0.004)
+                other.send(request(*behind.split()))
+                said, _, _ = client.replies(len(requests))[-1], other.reply(), beside.reply()
+                assert (said, client.command("TTL", key)) in wanted, behind
+
+
+@pytest.mark.one_kind
+def test_few_replies_wait_behind_a_late_one(upstream: Server, start_proxy: StartProxy) -> None:
+    check_few_wait(upstream, start_proxy(upstream, "--no-sweep"))
+
+
+def check_few_wait(server: Server, proxy: Proxy) -> None:
+    """The script in front of a late read waits, since the server holds up writes; reads go on."""
+    count = 40_000
+    with proxy.connect(60) as client, server.connect() as beside, server.connect() as other, ExitStack() as stack:
+        stack.callback(other.command, "CLIENT", "UNPAUSE")
+        client.send(b"".join(request("SADD", key, "m", "n") for key in ("s", "t")))
+        client.replies(2)
+        assert client.command("EXPIREMEMBER", "t", "m", 1000) == b":1\r\n"
+        deadline = int(time.time() * 1000) + 1000
+        assert client.command("PEXPIREMEMBERAT", "s", "m", deadline) == b":1\r\n"
+        assert other.command("CLIENT", "PAUSE", 60_000, "WRITE") == b"+OK\r\n"
+        until(lambda: time.time() * 1000 > deadline)
+        assert beside.command("SCARD", "s") == b":2\r\n", "this machine is too busy for this test"
+        client.send(request("SMEMBERS", "s"))
+
+        def ran() -> int:
+            found = re.search(rb"sismember:calls=([0-9]+)", beside.command("INFO", "commandstats"))
+            return int(found[1]) if found else 0
+
+        ran_before = ran()
+        sender = threading.Thread(target=client.send, args=(request("SISMEMBER", "t", "m") * count,))
+        sender.start()
+        until(lambda: ran() > ran_before)
+        before = -1
+        while before != (now := ran() - ran_before):
+            before = now
+            time.sleep(0.2)
+        assert now < count / 2
+        assert other.command("CLIENT", "UNPAUSE") == b"+OK\r\n"
+        first, *others = client.replies(1 + count)
+        sender.join(20)
+        assert first == b"*1\r\n$1\r\nn\r\n"
+        assert set(others) == {b":1\r\n"}
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("then", ["SADD", "DEL"])
+def test_what_was_not_covered_is_not_sent_twice(
+    upstream: Server, start_proxy: StartProxy, then: str, together: bool
+) -> None:
+    check_what_was_not_covered(upstream, start_proxy(upstream, "--no-sweep"), then=then, together=together)
+
+
+def check_what_was_not_covered(server: Server, proxy: Proxy, *, then: str, together: bool) -> None:
+    """The first deadline under a prefix comes while requests on a key under it are on their way: nothing waits."""
+    late = "cart:x"
+    with proxy.connect() as client, proxy.connect() as other, server.connect() as beside:
+        for key in ("foo:y", "goo:y", "hoo:y"):
+            client.send(
+                request("DEL", late) + request("SADD", late, "m", "n") + request("PEXPIREMEMBER", late, "m", 150)
+            )
+            client.replies(3)
+            assert client.command("SADD", key, "old") == b":1\r\n"
+            other.command("SADD", f"{key}2", "m")
+            beside.send(request("DEBUG", "SLEEP", "0.3"))
+            time.sleep(0.02)
+            reads = request("SMEMBERS", late) + (
+                request("SMEMBERS", key) if then == "SADD" else request("SETNX", key, 1)
+            )
+            behind = request("SADD", key, "new") if then == "SADD" else request("DEL", key)
+            client.send(reads + (behind if together else b""))
+            time.sleep(0.02)
+            client.send(b"" if together else behind)
+            time.sleep(0.02)
+            other.send(request("EXPIREMEMBER", f"{key}2", "m", 100))
+            shown = b"*1\r\n$3\r\nold\r\n" if then == "SADD" else b":0\r\n"
+            assert client.replies(3) == [b"*1\r\n$1\r\nn\r\n", shown, b":1\r\n"]
+            assert other.reply() == b":1\r\n"
+            assert beside.reply() == b"+OK\r\n"
+            assert beside.command("EXISTS", key) == (b":1\r\n" if then == "SADD" else b":0\r\n")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_reply_that_waits_for_another_can_become_late(client: Raw, upstream: Server, together: bool) -> None:
+    check_what_waits(client, upstream, together=together)
+
+
+def check_what_waits(client: Raw, server: Server, *, together: bool) -> None:
+    """A member of `w` is due when the reply of `s` comes, which waits for a removal; both are read before."""
+    for _ in range(20):
+        due(client, "s")
+        client.send(request("DEL", "w") + request("SADD", "w", "m", "n") + request("PEXPIREMEMBER", "w", "m", 150))
+        assert client.replies(3)[2] == b":1\r\n"
+        assert server.command("CLIENT", "PAUSE", 300, "WRITE") == b"+OK\r\n"
+        if server.command("SCARD", "s") == b":2\r\n":  # no proxy of another test has swept it in time
+            break
+        assert server.command("CLIENT", "UNPAUSE") == b"+OK\r\n"
+    first, second = request("SCARD", "s"), request("SMEMBERS", "w")
+    client.send(first + (second if together else b""))
+    if not together:
+        time.sleep(0.02)
+        client.send(second)
+    time.sleep(0.02)
+    client.send(request("SADD", "w", "x"))
+    assert client.replies(3) == [b":1\r\n", b"*1\r\n$1\r\nn\r\n", b":1\r\n"]
 
 
 def test_the_last_read_of_a_client_that_ends_is_sent_again(client: Raw) -> None:
@@ -314,6 +460,52 @@ def test_one_question_goes_in_front_of_a_chunk(client: Raw, upstream: Server) ->
     read = request("SISMEMBER", "s", "m")
     for name in ("zmscore", "zrange"):  # the proxy itself sends one now and then, whoever asks for what
         assert min(_calls(client, upstream, read, name, 20) for _ in range(5)) <= 1
+
+
+WAIT_FOR_NONE: Final = {
+    "a string, again and again": ["GET c:text"],
+    "texts": ["STRLEN c:text", "GETRANGE c:text 0 1", "GET c:text"],
+    "a lifetime, again and again": ["TTL c:set"],
+    "lifetimes among reads": ["PTTL c:set", "SCARD c:set", "TTL c:text", "GET c:text"],
+    "lifetimes of many keys": ["EXPIRE c:{number} 100"],
+    "a lifetime after a read": ["SMEMBERS c:{number}", "EXPIRE c:{number} 100"],
+    "a read after a lifetime": ["EXPIRE c:{number} 100", "GET c:{number}"],
+    "values alike": ["GETSET c:{number} 1"],
+    "a condition": ["EXPIRE c:{number} 100"],
+    "a stream, again and again": ["XLEN c:stream", "XRANGE c:stream - +"],
+}
+"""Requests on covered keys that do not disturb each other."""
+
+
+def check_waiting_for_none(server: Server, proxy: Proxy) -> None:
+    """See that none in a pipeline waits for the replies to those before."""
+    with proxy.connect() as client:
+        client.send(request("SADD", "c:set", "m") + request("EXPIREMEMBER", "c:set", "m", 1000))
+        assert client.replies(2)[1] == b":1\r\n"
+        for place, lines in enumerate(WAIT_FOR_NONE.values()):
+            words = [
+                line.format(number=f"{place}:{number}").split() for number in range(40 // len(lines)) for line in lines
+            ]
+            chunk = b"".join(request(*some) for some in words)
+            pieces = []
+            for _ in range(3):
+                before = _pieces(server)
+                client.send(chunk)
+                client.replies(len(words))
+                pieces.append(_pieces(server) - before)
+            assert min(pieces) <= 8, lines
+
+
+def _pieces(server: Server) -> int:
+    """Return in how many pieces the server has read what it was sent."""
+    found = re.search(rb"total_reads_processed:(\d+)", server.command("INFO", "stats"))
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.every_kind
+def test_reads_in_a_pipeline_wait_for_none(upstream: Server, proxy: Proxy) -> None:
+    check_waiting_for_none(upstream, proxy)
 
 
 def test_pure_reads_are_none_of_the_table() -> None:

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.commands.table import FREQUENT, FREQUENT_READS
+from proxy.commands.dialects import TOGETHER
+from proxy.commands.table import BATCHED, FREQUENT, FREQUENT_READS
 from proxy.coverage.coverage import Coverage
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
@@ -32,6 +33,7 @@ from proxy.relay.port import ALL_BACKLOGS, BACKLOG, LARGE, Port, Room
 from proxy.relay.sharing import ANEW_SECONDS, RETIRE_SECONDS, TOUCH_SECONDS, TRIAL_SECONDS
 from proxy.scripts.naming import Names
 from proxy.session.identity import Identity, who
+from proxy.session.operations import OTHER_WRITES
 from proxy.session.plain import Shared, share_check
 from proxy.wire.batch import BatchParser
 from proxy.wire.first_line import StrayReplyError
@@ -1328,7 +1330,7 @@ class Sleeper:
 def test_many_are_woken_in_turns_and_a_defect_of_one_is_not_anothers() -> None:
     async def scenario() -> None:
         nobody: Any = None
-        lanes = Lanes(nobody, nobody, nobody, nobody, nobody, Metrics(), 8)
+        lanes = Lanes(nobody, nobody, nobody, nobody, Metrics(), 8)
         sleepers = [Sleeper(ValueError()), *(Sleeper() for _ in range(MOST_WOKEN + 10))]
         for sleeper in sleepers:
             lanes.wake_after(0.001, sleeper)
@@ -1529,7 +1531,7 @@ words = st.one_of(
 )
 names = st.one_of(
     st.sampled_from(sorted(FREQUENT)).flatmap(lambda name: st.sampled_from([name, name.lower(), name.title()])),
-    st.sampled_from([b"MULTI", b"AUTH", b"BLPOP", b"EVAL", b"WAIT", b"PING", b"SELECT"]),
+    st.sampled_from([b"SADD", b"MULTI", b"EXEC", b"AUTH", b"BLPOP", b"EVAL", b"WAIT", b"PING", b"SELECT"]),
 )
 
 
@@ -1547,9 +1549,12 @@ def test_what_may_share_is_one_frequent_request(requests: list[list[bytes]], ext
     found = share_check(coverage, NAMES.prefix, BatchParser())(chunk)
     if found is Shared.NONE:
         return
+    name, *arguments = requests[0]
+    if found >= Shared.JOINT_WRITES:  # `Joinable` checks the rest
+        assert name.upper() in BATCHED | TOGETHER | OTHER_WRITES.keys() | {b"MULTI"}
+        return
     assert len(requests) == 1
     assert not extra
-    name, *arguments = requests[0]
     assert name.upper() in FREQUENT
     if found is Shared.GUARDED_READS:
         assert name.upper() in FREQUENT_READS
@@ -1579,5 +1584,6 @@ def test_frequent_requests_share() -> None:
     assert [check(chunk) for chunk in sample()] == [Shared.READS, Shared.WRITES]
     assert check(b"".join(sample())) is Shared.NONE
     guarded = share_check(covering(b"k"), NAMES.prefix, BatchParser())
-    assert [guarded(chunk) for chunk in sample()] == [Shared.GUARDED_READS, Shared.NONE]
+    assert [guarded(chunk) for chunk in sample()] == [Shared.GUARDED_READS, Shared.WRITES]
+    assert guarded(request("INCR", "k")) is Shared.JOINT_WRITES
     assert check(request("SET", "k", "x" * 2000)) is Shared.NONE

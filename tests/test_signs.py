@@ -347,20 +347,19 @@ def check_unheard_refusals(server: Server, proxy: Proxy) -> None:
     with proxy.connect() as client, server.connect() as other, server.connect() as straight:
         client.send(OFF + request("SET", "off", 1))
         until(lambda: server.command("EXISTS", "off") == b":1\r\n")
-        server.command("CONFIG", "SET", "lua-time-limit", 50)
-        other.send(request("EVAL", "while true do end", 0))
-        until(lambda: straight.command("GET", "v").startswith(b"-BUSY"), what="a busy server")
-        client.send(ON)
-        for _ in range(20):  # so that it is refused, in all likelihood
-            assert proxy.command("GET", "v").startswith(b"-BUSY")
-        assert straight.command("SCRIPT", "KILL") == b"+OK\r\n"
-        assert other.reply().startswith(b"-ERR")
-        client.send(scripts + ON + request("PING"))
-        told = b""
-        while not told.endswith(b"+PONG\r\n"):
-            told += client.reply()
-        assert told.endswith(b"+OK\r\n+PONG\r\n")
-    server.command("CONFIG", "SET", "lua-time-limit", 5000)
+        with server.busy_after(50):
+            other.send(request("EVAL", "while true do end", 0))
+            until(lambda: straight.command("GET", "v").startswith(b"-BUSY"), what="a busy server")
+            client.send(ON)
+            for _ in range(20):  # so that it is refused, in all likelihood
+                assert proxy.command("GET", "v").startswith(b"-BUSY")
+            assert straight.command("SCRIPT", "KILL") == b"+OK\r\n"
+            assert other.reply().startswith(b"-ERR")
+            client.send(scripts + ON + request("PING"))
+            told = b""
+            while not told.endswith(b"+PONG\r\n"):
+                told += client.reply()
+            assert told.endswith(b"+OK\r\n+PONG\r\n")
 
 
 @pytest.mark.every_kind
@@ -508,20 +507,19 @@ def check_busy(server: Server, proxy: Proxy) -> None:
     with proxy.connect() as client, server.connect() as other:
         for line in ("HSET h n 1", "SADD s a b", "EXPIREMEMBER h n 1000", "EXPIREMEMBER s a 1000", "HINCRBY h n 1"):
             client.command(*line.split())
-        server.command("CONFIG", "SET", "lua-time-limit", 50)
-        other.send(request("EVAL", "while true do end", 0))
-        with server.connect() as straight:
-            until(lambda: straight.command("GET", "v").startswith(b"-BUSY"), what="a busy server")
-            busy = straight.command("GET", "v")
-            for line in ("HINCRBY h n 1", "GET v", "HINCRBY h n 1"):
-                assert client.command(*line.split()) == busy, line
-            lines = ["HINCRBY h n 1", "GET v", "HINCRBY h n 1", *["SADD s b"] * 5, "HINCRBY h n 1", "GET v"]
-            client.send(b"".join(request(*line.split()) for line in lines))
-            assert client.replies(len(lines)) == [busy] * len(lines)
-            assert straight.command("SCRIPT", "KILL") == b"+OK\r\n"
-        assert other.reply().startswith(b"-ERR")
-        assert client.command("HINCRBY", "h", "n", 1) == b":3\r\n"
-        assert client.command("MULTI") == b"+OK\r\n"
-        assert client.command("HINCRBY", "h", "n", 1) == b"+QUEUED\r\n"
-        assert client.command("EXEC") == b"*1\r\n:4\r\n"
-    server.command("CONFIG", "SET", "lua-time-limit", 5000)
+        with server.busy_after(50):
+            other.send(request("EVAL", "while true do end", 0))
+            with server.connect() as straight:
+                until(lambda: straight.command("GET", "v").startswith(b"-BUSY"), what="a busy server")
+                busy = straight.command("GET", "v")
+                for line in ("HINCRBY h n 1", "GET v", "HINCRBY h n 1"):
+                    assert client.command(*line.split()) == busy, line
+                lines = ["HINCRBY h n 1", "GET v", "HINCRBY h n 1", *["SADD s b"] * 5, "HINCRBY h n 1", "GET v"]
+                client.send(b"".join(request(*line.split()) for line in lines))
+                assert client.replies(len(lines)) == [busy] * len(lines)
+                assert straight.command("SCRIPT", "KILL") == b"+OK\r\n"
+            assert other.reply().startswith(b"-ERR")
+            assert client.command("HINCRBY", "h", "n", 1) == b":3\r\n"
+            assert client.command("MULTI") == b"+OK\r\n"
+            assert client.command("HINCRBY", "h", "n", 1) == b"+QUEUED\r\n"
+            assert client.command("EXEC") == b"*1\r\n:4\r\n"

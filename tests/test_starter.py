@@ -10,6 +10,7 @@ import pytest
 
 from tests import servers
 from tests.conftest import StartProxy
+from tests.mutations import Mutation, broken_copy
 from tests.servers import Proxy, Server, free_port, until
 from tests.starter import Forked
 
@@ -29,10 +30,12 @@ def test_which_way_it_starts(server: Server, start_proxy: StartProxy, anew: bool
     assert any("tests.starter" in word for word in psutil.Process(proxy.pid).cmdline()) != anew
 
 
-def test_another_copy_of_the_package_starts_anew(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
-    (tmp_path / "proxy").symlink_to(servers.ROOT / "proxy")
-    proxy = start_proxy(server, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
-    assert not isinstance(proxy.process._guard, Forked)
+def test_another_copy_of_the_package(server: Server, tmp_path: Path) -> None:
+    text = "BACKLOG: Final = 4096"
+    broken_copy(tmp_path, Mutation("listen/binding.py", text, f"print(__file__)\n{text}", ""))
+    proxy = Proxy("--upstream", server.url, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    proxy.close()
+    assert str(tmp_path / "proxy" / "listen" / "binding.py") in proxy.process.output.splitlines()
 
 
 def test_what_it_is_given(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:

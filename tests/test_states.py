@@ -21,6 +21,7 @@ from proxy.metrics.traffic import Traffic
 from proxy.relay.budget import HeldBudget
 from proxy.relay.client import ClientConnection
 from proxy.relay.fence import Fence
+from proxy.relay.inspection import Doing
 from proxy.relay.lanes import Lanes
 from proxy.relay.state import State
 from proxy.relay.turns import TurnQueue
@@ -192,6 +193,9 @@ class World:
         await self.answered.wait()
         self.coverage.confirm(question.covers)
 
+    async def inspect(self, near: bytes | None) -> Doing:
+        return Doing.UNKNOWN
+
     async def round_trip(self) -> None:
         await self.answered.wait()
 
@@ -213,7 +217,7 @@ class World:
     async def share(self) -> None:
         """Have the client share."""
         self.far = Answering(halves=self.far.can_write_eof())
-        self.lanes = Lanes(self.coverage, self.ground, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
+        self.lanes = Lanes(self.ground, self._open_shared, Credentials(), self.traffic, self.metrics, 1)
         self.connected.set()
         for _ in range(3):
             await self.settle()
@@ -781,3 +785,34 @@ def test_a_slow_client_by_tls_is_given_its_time_at_the_end() -> None:
         assert other.near.closed
 
     asyncio.run(play())
+
+
+def test_who_leaves_before_the_server_is_connected_leaves_no_attempt() -> None:
+    async def run() -> None:
+        world = World()
+        attempt = world.client._connecting
+        assert attempt is not None
+        await world.settle()
+        world.client_leaves()
+        await world.settle()
+        assert attempt.cancelled()
+        assert not world.living
+        assert not world.errors
+
+    asyncio.run(run())
+
+
+def test_who_has_sent_nothing_leaves_nothing_for_the_server() -> None:
+    """Whether it ends in order or resets; the server may hang."""
+
+    async def run() -> None:
+        world = World()
+        world.connected.set()
+        await world.settle()
+        assert world.state is State.RELAYING
+        world.client_leaves()
+        await world.settle()
+        assert world.far.closed
+        assert not world.living
+
+    asyncio.run(run())

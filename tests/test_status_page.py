@@ -185,19 +185,19 @@ def test_requests_cost_the_same_while_the_page_is_open(busy: tuple[Server, Proxy
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    closed, opened = [], []
+    ratios = []  # of neighbours: the machine is not equally fast all the time
     try:
         with proxy.connect() as client:
             cost(client)
-            for _ in range(15):
+            for _ in range(21):
                 is_open.clear()
-                closed.append(cost(client))
+                closed = cost(client)
                 is_open.set()
-                opened.append(cost(client))
+                ratios.append(cost(client) / closed)
     finally:
         end.set()
         thread.join(20)
-    ratio = statistics.median(opened) / statistics.median(closed)
+    ratio = statistics.median(ratios)
     print(f"CPU a request with the page open: {ratio:.3f} of what it is without")
     assert ratio < 1.15
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -14,9 +16,12 @@ from itertools import product
 import psutil
 import pytest
 
+from proxy.upstream.login import LoginWatch
+from tests.admin import Admin
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
-from tests.servers import Proxy, Server
+from tests.relay import Relay
+from tests.servers import Proxy, Server, free_port, until
 from tests.test_lives import PREFIX
 
 PASSWORD = "pw"
@@ -370,3 +375,81 @@ def test_who_came_before_a_password_was_removed_is_barred_when_it_is_set_again(
 ) -> None:
     server = start_server(kind, "--requirepass", PASSWORD)
     check_password_again(server, start_proxy(None, "--upstream", url_of(server)))
+
+
+QUERY = b"$4\r\nPING\r\n$"
+"""What the proxy asks without a login, and nobody else here: a PING with an argument."""
+
+
+@contextlib.contextmanager
+def gate(server: Server, how: str) -> Iterator[Relay]:
+    """A relay that passes on everything but the proxy's query without a login; set `asks` to `bytes` to open it."""
+    with Relay(server.address) as relay:
+
+        def asks(data: bytes) -> bytes:
+            if QUERY not in data:
+                return data
+            for pipe in [pipe for pipe in relay.pipes if QUERY in pipe.asked] if how == "closes" else []:
+                with contextlib.suppress(OSError):
+                    pipe.near.shutdown(socket.SHUT_RDWR)
+            return b""
+
+        relay.asks = asks
+        yield relay
+
+
+@pytest.mark.one_kind
+@pytest.mark.parametrize("how", ["closes", "is silent"])
+def test_a_query_that_gets_no_answer_is_told_to_clients(server: Server, start_proxy: StartProxy, how: str) -> None:
+    check_without_an_answer(server, start_proxy, how)
+
+
+def check_without_an_answer(server: Server, start_proxy: StartProxy, how: str) -> None:
+    """Something before the server lets nobody ask without a login: whoever waits gets an error, and its place back."""
+    with gate(server, how) as relay, ExitStack() as stack:
+        admin = f"127.0.0.1:{free_port()}"
+        options = ("--connect-timeout", "1", "--admin", admin, "--max-clients", "4")
+        proxy = start_proxy(None, "--upstream", relay.url, *options, ready=False)
+        proxy.process.line(lambda line: "admin port open" in line)
+        until(lambda: levels(proxy, "cannot ask the upstream whether it requires a login") == ["warning"])
+        clients = [stack.enter_context(proxy.connect(4)) for _ in range(4)]
+        for client in clients:
+            client.send(requests("INCR n"))
+        clients.pop().close()
+        for client in clients:
+            assert b"does not say whether it requires a login" in client.rest()
+        host, port = admin.split(":")
+        assert Admin((host, int(port))).ask("/readyz")[0] == 503
+        relay.asks = bytes
+        until(lambda: levels(proxy, "the upstream says again whether it requires a login") == ["info"])
+        until(lambda: proxy.command("INCR", "n") == b":1\r\n")
+        assert levels(proxy, "cannot ask the upstream whether it requires a login") == ["warning"]
+        assert proxy.process.end() == 0, proxy.process.output
+
+
+def levels(proxy: Proxy, event: str) -> list[str]:
+    """The levels at which an event has been logged."""
+    return [line["level"] for line in proxy.log() if line["event"] == event]
+
+
+def test_a_reply_without_an_end_is_not_kept() -> None:
+    """It is a failure, as soon as it is longer than any reply."""
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(b"x" * 1000)
+                await writer.drain()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(answers, "127.0.0.1", 0) as listening:
+            host, port = listening.sockets[0].getsockname()
+
+            async def connect(factory: Callable[[], asyncio.Protocol]) -> None:
+                await asyncio.get_running_loop().create_connection(factory, host, port)
+
+            with pytest.raises(ConnectionError, match="the first line of its reply does not end"):
+                await LoginWatch(connect).ask()
+
+    asyncio.run(ask())

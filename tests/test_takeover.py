@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -221,6 +222,34 @@ def test_the_rest_of_a_first_request_is_waited_for_so_long(again: Again) -> None
         assert client.some() == b""
         assert time.monotonic() - began > FIRST_SECONDS - 1
     until(lambda: ended_well(old))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_is_silent_in_its_handshake_holds_up_nobody(again: Again, tmp_path: Path, workers: str) -> None:
+    check_silent_handshake(again, tmp_path, workers)
+
+
+def check_silent_handshake(again: Again, folder: Path, workers: str) -> None:
+    """Others are seen off at once, and whoever goes on with its handshake is still let in."""
+    files, port = Files(folder), free_port()
+    context = ssl.create_default_context(cafile=str(files.authority.file))
+    mine = flags(listen_tls_cert_file=files.server.file, listen_tls_key_file=files.server.key, listen_tls_timeout="60")
+    listen = ("--listen", f"127.0.0.1:{free_port()}", "--listen", f"tls://127.0.0.1:{port}")
+    start = partial(again, *listen, *mine, "--shutdown-timeout", "60", "--workers", workers)
+    old = start()
+    with ExitStack() as stack:
+        slow, *_ = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(4)]
+        idle = stack.enter_context(old.connect())
+        assert idle.command("PING") == b"+PONG\r\n"
+        start()
+        until(lambda: said(old, "handed over to another process"))
+        began = time.monotonic()
+        with context.wrap_socket(slow, server_hostname="127.0.0.1") as late:
+            late.sendall(request("PING"))
+            assert late.recv(100) == b"+PONG\r\n"
+        assert idle.some() == b""
+        until(lambda: ended_well(old))
+        assert time.monotonic() - began < patience(FIRST_SECONDS + 5)
 
 
 def check_the_admin_port(again: Again, folder: Path) -> None:

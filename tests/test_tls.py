@@ -771,7 +771,7 @@ def test_a_certificate_that_is_out_of_date_is_warned_of(files: Files, server: Se
     mine = flags(listen_tls_cert_file=files.expired.file, listen_tls_key_file=files.expired.key)
     port = free_port()
     proxy = start_proxy(server, "--listen", f"tls://127.0.0.1:{port}", "--listen", f"127.0.0.1:{free_port()}", *mine)
-    said = proxy.process.line(lambda line: "certificate for clients has expired or is not valid yet" in line)
+    said = proxy.process.line(lambda line: "certificate shown to clients has expired or is not valid yet" in line)
     assert "has expired" in said
     proxy.stop()
 

@@ -20,7 +20,7 @@ from proxy.scripts.naming import Names
 from proxy.session.plain import BATCHED_RUNS
 from proxy.wire.asides import Asides, Call, Whose
 from proxy.wire.batch import BatchParser
-from proxy.wire.elements import Elements
+from proxy.wire.elements import Elements, as_counter
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.integer import Integer
 from proxy.wire.reply import ReplySubstitution
@@ -50,6 +50,12 @@ def pipelined(client: Raw, requests: Sequence[Words]) -> list[bytes]:
 def singly(client: Raw, requests: Sequence[Words]) -> list[bytes]:
     """Send each request when the one before has been answered."""
     return [client.command(*words) for words in requests]
+
+
+def by_itself(proxy: Proxy, words: Words) -> bytes:
+    """Send a request on a new connection: its client does not share yet, so it is judged by itself."""
+    with proxy.connect() as client:
+        return client.command(*words)
 
 
 def calls(server: Server) -> int:
@@ -127,12 +133,17 @@ PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\n\r\n-\r\n"
         (b"-OOM none left\r\n", b"-OOM none left\r\n" * 3),
     ],
 )
-def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted: bytes) -> None:
+@pytest.mark.parametrize("transaction", [False, True])
+def test_replies_come_out_however_they_are_cut(pushes: int, reply: bytes, wanted: bytes, transaction: bool) -> None:
     """With the reply to a request before, and to one behind."""
+    if transaction and reply[:1] == b"-":
+        wanted = b"+OK\r\n" + wanted + b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+    elif transaction:
+        wanted = b"+OK\r\n" + b"+QUEUED\r\n" * 3 + b"*3\r\n" + wanted
     singles, pairs = [(place,) for place in range(200)], [(place, place + 1) for place in range(200)]
     for places in (*singles, *pairs, range(200)):
         replies = ReplySubstitution()
-        sign = replies.open(Elements(3))
+        sign = replies.open(Elements(3, transaction=transaction))
         token = sign.split(b"\r\n")[2]
         before, behind = b"$7\r\n-ERR un\r\n", b"-ERR other\r\n"
         line = b"-ERR unknown command '" + token + b"', with args beginning with: \r\n"
@@ -411,6 +422,10 @@ LINES = [line.strip() for row in """
     SADDEX {k} PX d000 MEMBERS 1 m|HSETEX h FNX EX d FIELDS 1 m 1|HSETEX h EX d FIELDS 2 m 1 m 2|HSETEX h FIELDS 1 m 1
     HSETEX h FIELDS 1 m 1 EX d|SADDEX s KEEPTTL d m|SADDEX s d m m|SADDEX s MNX EX d MEMBERS 1 m|HSETEX h d m 1
     HSETEX h KEEPTTL FIELDS 1 m 1|HSETEX h EXAT d FIELDS 1 m 1|SADDEX s EX d FIELDS 1 m|SADDEX s EX d MEMBERS 2 m
+    EXPIRE {k} d|PEXPIRE {k} d000|EXPIRE {k} d NX|INCR {k}|INCRBY n f|GETSET t m|APPEND t m|SETNX {k} m|SET t m|GET t
+    XADD x 1-1 f m|XADD {k} MAXLEN 5 1-2 f m|SETRANGE t 2 m|DECR n|INCRBYFLOAT n f|SETBIT {k} 7 1|TTL {k}
+    SCARD {k}|HLEN h|HGET h m|HGET {k} m|EXISTS {k}|LLEN l|LINDEX l 0|ZCARD {k}|ZCOUNT z -inf 5|RPOP l|LTRIM l 0 5
+    ZREMRANGEBYSCORE z 0 2|STRLEN t|SISMEMBER {k} m|HEXISTS h m|PTTL {k}|HINCRBY h m 3|HINCRBY {k} m f
 """.strip().splitlines() for line in row.split("|")]  # fmt: skip
 
 
@@ -419,9 +434,12 @@ PAIRS = [line.strip() for row in """
     EXPIREMEMBER {k} m d|PEXPIREMEMBER {k} m d000|HSETNX h m 1|ZINCRBY z f m|HINCRBYFLOAT h m f|SADD {k} m|SREM s m
     TTL s m|SEXPIRE s d MEMBERS 1 m|HEXPIRE h d FIELDS 1 m|ZEXPIRE z d MEMBERS 1 m|SEXPIRE {k} d MEMBERS 1 m
     FIELDEXPIRE h d m|FIELDEXPIRE s d m|HSETEX h EX d FIELDS 1 m 1|HSETEX h PX d000 FIELDS 1 m 2|SADDEX s d m
-    SADDEX s EX d MEMBERS 1 m|HSETEX {k} EX d FIELDS 1 m 1|SADDEX {k} d m
+    SADDEX s EX d MEMBERS 1 m|HSETEX {k} EX d FIELDS 1 m 1|SADDEX {k} d m|EXPIRE {k} d|EXPIRE {k} d|INCR n|INCR {k}
+    SCARD {k}|HGET h m|ZCARD z|EXISTS {k}|TTL {k} m|TTL {k}|LPOP l|ZREMRANGEBYSCORE z 8 9|GET t|HINCRBY h m 3|LLEN l
+    GETSET t m|SREM {k} m|PERSIST {k} m|HDEL h m|ZREM z m|PEXPIRE {k} d000|XADD x 1-1 f m|SET t m
 """.strip().splitlines() for line in row.split("|")]  # fmt: skip
 BETWEEN = ["SET p m", "SETNX p m", "GET p", "APPEND p m", "SETEX p d m", "SADD q m", "SREM q m", "SADD p m", "SET q m"]
+BETWEEN += ["INCR v", "EXPIRE v d", "EXPIRE p d", "GETSET p m", "INCRBY v f"]
 BETWEEN += [f"RPUSH r{' m' * 10}", f"RPUSH r{' m' * 104}"]
 """Requests for keys that have no deadlines."""
 
@@ -522,7 +540,7 @@ def state(server: Server, name: str) -> list[bytes]:
         for key in "shzltn":
             whole = f"{name}:{key}".encode()
             kind = client.command("TYPE", whole)
-            found.append(kind)
+            found += [kind, b"lives on" if client.command("TTL", whole).startswith(b":-") else b"ends"]
             read: Words = {
                 b"+set\r\n": ("SORT", whole, "ALPHA"), b"+hash\r\n": ("HGETALL", whole),
                 b"+list\r\n": ("LRANGE", whole, 0, -1),
@@ -535,7 +553,7 @@ def state(server: Server, name: str) -> list[bytes]:
             for member in members:
                 deadline = client.command("ZSCORE", shadow, member)
                 # The deadline of an element that was popped from a list stays until something meets it.
-                popped = key == "l" and client.command("LPOS", whole, member) in (b"$-1\r\n", b"_\r\n")
+                popped = key == "l" and not client.command("LPOS", whole, member).startswith(b":")
                 if not (popped and b"-" not in deadline):
                     found.append(member + b"=" + deadline)
             scores = [client.command("ZSCORE", shadow, member).split(b"\r\n")[1] for member in members]
@@ -546,11 +564,12 @@ def state(server: Server, name: str) -> list[bytes]:
     return found
 
 
-def in_transactions(requests: Iterable[Words], size: int = 60) -> Iterator[list[Words]]:
-    """Put so many requests in a row into a transaction, and ordinary ones among them."""
+def in_transactions(requests: Iterable[Words], size: int) -> Iterator[list[Words]]:
+    """Put so many requests in a row into a transaction, and ordinary ones among them if they are many."""
     rest = iter(requests)
+    before, behind = ([("ECHO", "before")], [("ECHO", "behind")]) if size > 9 else ([], [])
     while queued := list(islice(rest, size)):
-        yield [("MULTI",), ("ECHO", "before"), *queued, ("ECHO", "behind"), ("EXEC",)]
+        yield [("MULTI",), *before, *queued, *behind, ("EXEC",)]
 
 
 def check_program(
@@ -561,9 +580,10 @@ def check_program(
     *,
     at_once: bool,
     mixed: bool = False,
-    queued: bool = False,
+    queued: int = 0,
 ) -> None:
-    """The same requests in one piece and one by one, `queued` or not: the same replies, and the same in the end."""
+    """The same requests in one piece and one by one, so many in a transaction: the same replies, and the same in the
+    end."""
     upstream.flush()
     program = Program(seed, mixed=mixed)
     with proxy.connect() as one, proxy.connect() as other:
@@ -575,7 +595,7 @@ def check_program(
         if at_once:
             together, alone = [list(chain(*together))], [list(chain(*alone))]
         if queued:
-            together, alone = list(in_transactions(chain(*together))), list(in_transactions(chain(*alone)))
+            together, alone = (list(in_transactions(chain(*one), queued)) for one in (together, alone))
         for mine, its in zip(together, alone, strict=True):
             got, wanted = pipelined(one, mine), singly(other, its)
             for words, reply, right in zip(its, got, wanted, strict=True):
@@ -626,7 +646,139 @@ def test_requests_queued_together_do_as_one_by_one(
     kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], seed: int
 ) -> None:
     mixed = seed % 3 > 0
-    check_program(*still_pairs(kind), f"queued {seed}", 2 + seed % 2, at_once=True, mixed=mixed, queued=True)
+    check_program(*still_pairs(kind), f"queued {seed}", 2 + seed % 2, at_once=True, mixed=mixed, queued=60)
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_small_transactions_do_as_their_requests_one_by_one(
+    kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], size: int
+) -> None:
+    check_program(*still_pairs(kind), f"small {size}", 2 + size % 2, at_once=True, mixed=True, queued=size)
+
+
+def _transactions(server: Server) -> int:
+    found = re.search(rb"cmdstat_multi:calls=(\d+)", server.command("INFO", "commandstats"))
+    return int(found[1]) if found else 0
+
+
+def _seen(server: Server) -> int:
+    """How many scripts and CLIENT REPLY a server has run."""
+    stats = server.command("INFO", "commandstats")
+    return sum(map(int, re.findall(rb"cmdstat_(?:evalsha|eval|client\|reply):calls=(\d+)", stats)))
+
+
+PAIR: tuple[Words, ...] = (("SADD", "k", "n"), ("EXPIREMEMBER", "k", "n", FAR))
+
+
+def check_small_transactions(server: Server, proxy: Proxy, protocol: int = 2) -> None:
+    """A pair within MULTI is one call, with the replies of all of them; unless something is special about it."""
+    server.flush()
+    with proxy.connect() as client, server.connect() as other:
+        client.command("HELLO", protocol)
+        for words in PAIR:
+            assert client.command(*words) == b":1\r\n"
+        whole: list[Words] = [("MULTI",), *PAIR, ("EXEC",)]
+        queued = [b"+OK\r\n", *[b"+QUEUED\r\n"] * 2]
+        before = _transactions(server)
+        assert pipelined(client, whole) == [*queued, b"*2\r\n:0\r\n:1\r\n"]
+        assert pipelined(client, [(str(words[0]).lower(), *words[1:]) for words in whole]) == [
+            *queued,
+            b"*2\r\n:0\r\n:1\r\n",
+        ]
+        assert _transactions(server) == before
+        server.command("SET", "text", "x")
+        wrong = pipelined(client, [("MULTI",), ("SADD", "k", "o"), ("SADD", "text", "o"), ("EXEC",)])
+        assert wrong[:3] == queued
+        assert wrong[3].startswith(b"*2\r\n:1\r\n-WRONGTYPE ")
+        client.command("RPUSH", "long", *range(3000))
+        far: list[Words] = [("EXPIREMEMBER", "long", 60 * number, FAR) for number in range(60)]
+        client.command(*far[0])
+        assert pipelined(client, [("MULTI",), *far, ("EXEC",)])[-1].count(b":1\r\n") == 50
+        client.send(request("CLIENT", "REPLY", "SKIP") + b"".join(request(*words) for words in whole))
+        assert client.replies(3) == [*queued[1:], b"*2\r\n:0\r\n:1\r\n"]
+        client.send_command("CLIENT", "REPLY", "SKIP")
+        client.send(b"".join(request(*words) for words in whole))
+        assert client.replies(3) == [*queued[1:], b"*2\r\n:0\r\n:1\r\n"]
+        off, on = request("CLIENT", "REPLY", "OFF"), request("CLIENT", "REPLY", "ON")
+        for pieces in ((off, None, on), (off, None, None, on + request("PING"))):
+            for piece in pieces:
+                before = _seen(server)
+                client.send(b"".join(request(*words) for words in whole) if piece is None else piece)
+                until(lambda: _seen(server) > before, what="each piece comes by itself")  # noqa: B023
+            assert client.reply() == b"+OK\r\n"
+        assert client.reply() == b"+PONG\r\n"
+        for watched in ("w", "w" * 70_000):
+            assert client.command("WATCH", watched) == b"+OK\r\n"
+            other.command("INCR", watched)
+            nothing = b"_\r\n" if protocol == 3 else b"*-1\r\n"
+            assert pipelined(client, whole) == [*queued, nothing]
+
+
+def check_forbidden_multi(server: Server, proxy: Proxy) -> None:
+    """A user who may do everything else."""
+    server.flush()
+    assert server.command("ACL", "SETUSER", "some", "reset", "on", ">x", "~*", "&*", "+@all", "-multi") == b"+OK\r\n"
+    with proxy.connect() as client:
+        for words in PAIR:
+            assert client.command(*words) == b":1\r\n"
+        assert client.command("AUTH", "some", "x") == b"+OK\r\n"
+        assert client.command("TTL", "k", "n") == b":%d\r\n" % FAR
+        replies = pipelined(client, [("MULTI",), *PAIR, ("EXEC",)])
+    assert replies[0].startswith(b"-NOPERM")
+    assert replies[1:3] == [b":0\r\n", b":1\r\n"]
+    assert replies[3].startswith(b"-ERR EXEC without MULTI")
+
+
+def check_busy_transaction(server: Server, proxy: Proxy) -> None:
+    """A server that is busy refuses EXEC too, for a reason of its own."""
+    server.flush()
+    with server.busy_after(1), proxy.connect() as client, server.connect() as straight, server.connect() as busy:
+        for words in PAIR:
+            assert client.command(*words) == b":1\r\n"
+        busy.send_command("EVAL", "while true do end", 0)
+        until(lambda: server.command("PING").startswith(b"-BUSY"), what="BUSY")
+        wanted = pipelined(straight, [("MULTI",), ("SADD", "k", "n"), ("ZADD", "z", 1, "n"), ("EXEC",)])
+        assert pipelined(client, [("MULTI",), *PAIR, ("EXEC",)]) == wanted
+        assert server.command("SCRIPT", "KILL") == b"+OK\r\n"
+        assert busy.reply().startswith(b"-")
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+def test_a_busy_server_refuses_a_small_transaction(
+    kind: str, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(kind)
+    check_busy_transaction(server, start_proxy(server))
+
+
+def check_renamed_multi(server: Server, proxy: Proxy) -> None:
+    """On a server that has no MULTI under that name."""
+    with proxy.connect() as client:
+        for words in PAIR:
+            assert client.command(*words) == b":1\r\n"
+        replies = pipelined(client, [("MULTI",), *PAIR, ("EXEC",)])
+    assert replies[0].startswith(b"-ERR unknown command")
+    assert replies[1:3] == [b":0\r\n", b":1\r\n"]
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+def test_without_multi_there_is_no_transaction(kind: str, start_server: StartServer, start_proxy: StartProxy) -> None:
+    server = start_server(kind, "--rename-command", "MULTI", "")
+    check_renamed_multi(server, start_proxy(server))
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_small_transaction_is_one_call(
+    kind: str, still_pairs: Callable[[str], tuple[Server, Proxy]], protocol: int
+) -> None:
+    check_small_transactions(*still_pairs(kind), protocol)
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(8,))
+def test_who_may_not_use_multi_gets_no_transaction(pair: tuple[Server, Proxy]) -> None:
+    check_forbidden_multi(*pair)
 
 
 def check_deadlines(server: Server, client: Raw, count: int) -> None:
@@ -777,9 +929,9 @@ def check_dialect_pairs(server: Server, proxy: Proxy) -> None:
         assert client.command("ZTTL", "k:1", "MEMBERS", 2, "m", "n") == b"*2\r\n:-1\r\n:-1\r\n"
         wrong: Words = ("ZEXPIRE", "k:2", FAR, "MEMBERS", 2, "m")
         client.send(b"".join(request(*words) for words in [*pairs[:4], wrong, *pairs[:4]]))
-        assert client.replies(9)[4] == client.command(*wrong)
+        assert client.replies(9)[4] == by_itself(proxy, wrong)
         late: Words = ("FIELDEXPIRE", "k:2", 1 << 32, "m")
-        assert pipelined(client, [*pairs[:4], late, *pairs[:4]])[4] == client.command(*late)
+        assert pipelined(client, [*pairs[:4], late, *pairs[:4]])[4] == by_itself(proxy, late)
         assert client.command("SADD", "k:s", "m") == b":1\r\n"
         other: Words = ("ZEXPIRE", "k:s", FAR, "MEMBERS", 1, "m")
         client.send(b"".join(request(*words) for words in [*pairs[4:8], other, *pairs[4:8]]))
@@ -952,6 +1104,8 @@ def check_refused_mixture(server: Server, proxy: Proxy) -> None:
         ("SADD", "one:t", "a"), ("EXPIREMEMBER", "one:s", "a", FAR), ("GET", "plain"), ("ZREM", "one:z", "nosuch"),
         ("PERSIST", "one:z", "nosuch"), ("SADD", "one:s", "a"), ("EXPIREMEMBER", "one:s", "nosuch", FAR),
         ("SADDEX", "one:s", FAR, "a"), ("SADDEX", "one:s", "EX", FAR, "MEMBERS", 1, "a"), ("SADDEX", "one:t", FAR, "a"),
+        ("EXPIRE", "one:s", FAR), ("SCARD", "one:s"), ("HGET", "one:h", "a"), ("LTRIM", "one:l", 0, 99),
+        ("GET", "one:t"),
     ]  # fmt: skip
     with proxy.connect() as client:
         fill(client, "one")
@@ -1185,8 +1339,7 @@ def check_refused(server: Server, proxy: Proxy, protocol: int) -> None:
 @pytest.mark.every_kind
 def test_each_request_of_a_call_to_a_busy_server_gets_the_error(pair: tuple[Server, Proxy]) -> None:
     server, proxy = pair
-    server.command("CONFIG", "SET", "lua-time-limit", "1")
-    with proxy.connect() as client, server.connect() as busy:
+    with server.busy_after(1), proxy.connect() as client, server.connect() as busy:
         fill(client, "one")
         busy.send_command("EVAL", "while true do end", 0)
         until(lambda: server.command("PING").startswith(b"-BUSY"), what="BUSY")
@@ -1325,6 +1478,267 @@ def check_due_of_another_type(server: Server, lazy: Proxy) -> None:
         latest = int(server.command("ZREVRANGE", NAMES.shadow(b"due"), 0, 0, "WITHSCORES").split(b"\r\n")[4])
         until(partial(_is_past, server, latest), what="the deadlines")
         assert pipelined(client, [("SADDEX", "due", FAR, number) for number in range(6)]) == [b":1\r\n"] * 6
+
+
+def check_due_of_strings(server: Server, lazy: Proxy) -> None:
+    """Nor are strings, and lifetimes of keys, in the way of such a key; `lazy` does not sweep."""
+    with lazy.connect() as client:
+        for line, before, behind in (
+            ("EXPIRE due 100", b":1\r\n", b":0\r\n"),
+            ("INCR due", b"-WRONGTYPE", b":1\r\n"),
+            ("SETNX due text", b":0\r\n", b":1\r\n"),
+            ("XADD due 1-1 f v", b"-WRONGTYPE", b"$3\r\n1-1\r\n"),
+            ("SPOP due", b"$1\r\n", b"$-1\r\n"),
+        ):
+            server.command("DEL", "due")
+            client.command("SADD", "due", "a", "b")
+            requests: list[Words] = [tuple(line.split()), ("SADD", "due:other", "m"), *[("SREM", "due:other", "m")] * 4]
+            assert pipelined(client, requests)[0].startswith(before)
+            client.command("SADD", "due", "a", "b")
+            for member in "ab":
+                assert client.command("PEXPIREMEMBER", "due", member, 300) == b":1\r\n"
+            latest = int(server.command("ZREVRANGE", NAMES.shadow(b"due"), 0, 0, "WITHSCORES").split(b"\r\n")[4])
+            until(partial(_is_past, server, latest), what="the deadlines")
+            assert pipelined(client, requests)[0] == behind, line
+
+
+@pytest.mark.every_kind
+def test_strings_find_no_member_that_is_due(upstream: Server, start_proxy: StartProxy) -> None:
+    check_due_of_strings(upstream, start_proxy(upstream, "--no-sweep"))
+
+
+def check_without_memory(server: Server, proxy: Proxy) -> None:
+    """Of a mixture, a server out of memory refuses what it would refuse one by one, wherever it stands."""
+    words: list[Words] = [
+        ("EXPIRE", "c:s", FAR), ("SADD", "c:s", "n"), ("INCR", "c:n"), ("EXPIRE", "c:s", FAR), ("SREM", "c:s", "m"),
+        ("HSET", "c:h", "f", 1), ("SREM", "c:s", "o"), ("SETNX", "c:t", "text"), ("SCARD", "c:s"), ("EXISTS", "c:s"),
+    ]  # fmt: skip
+    with proxy.connect() as client:
+        client.command("SADD", "c:s", "m", "o", "p")
+        assert client.command("EXPIREMEMBER", "c:s", "o", FAR) == b":1\r\n"
+        calls_before = calls(server)
+        with refusing(server, "no memory"):
+            refused = client.command("SADD", "c:s", "n")
+            assert refused.startswith(b"-OOM")
+            replies = pipelined(client, words)
+        yes = b":1\r\n"
+        assert replies == [yes, refused, refused, yes, yes, refused, yes, refused, yes, yes]
+        assert calls(server) - calls_before < len(words)
+        assert client.command("SMEMBERS", "c:s") == b"*1\r\n$1\r\np\r\n"
+
+
+def check_transaction_without_memory(server: Server, proxy: Proxy) -> None:
+    """A server out of memory that queues what takes none does so too if the transaction comes in one piece."""
+    server.flush()
+    with proxy.connect() as client:
+        assert client.command("SADD", "c:s", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "c:s", "m", FAR) == b":1\r\n"
+        some: list[Words] = [("EXPIRE", "c:s", FAR), ("SREM", "c:s", "n")]
+        for queued in (some, [*some, ("SADD", "c:s", "n"), ("INCR", "c:n")]):
+            whole: list[Words] = [("MULTI",), *queued, ("EXEC",)]
+            assert pipelined(client, whole)[-1].startswith(b"*%d\r\n" % len(queued))
+            with refusing(server, "no memory"):
+                assert pipelined(client, whole) == singly(client, whole)
+
+
+@pytest.mark.every_kind
+def test_a_transaction_on_a_server_out_of_memory(upstream: Server, proxy: Proxy) -> None:
+    check_transaction_without_memory(upstream, proxy)
+
+
+COUNTERS = """
+    INCR {k}n|HINCRBY {k}h n -1|INCR {k}n|HINCRBY {k}h n -1|XADD {k}q 1-1 f v|SETNX {k}g +5
+    INCRBY {k}n 1000000000000001|EXPIRE {k}n 100|HINCRBY {k}h n -9000000000000001|SADD {k}s z|APPEND {k}g b
+    HINCRBY {k}h x 5|HINCRBY {k}s x 1|SADDEX {k}s 100 y|SEXPIRE {k}s 100 MEMBERS 1 y|DECRBY {k}n 2|DECR {k}n
+    XADD {k}q 1-2 f v|INCR {k}n
+"""
+"""Replies of any type, among them counters about 2^53, from which on a Lua number does not hold each integer."""
+
+
+def counters_for(key: str) -> list[Words]:
+    return [
+        tuple(line.split()) for row in COUNTERS.strip().splitlines() for line in row.strip().format(k=key).split("|")
+    ]
+
+
+def fill_counters(server: Server, key: str) -> None:
+    server.command("DEL", *(key + name for name in "nhqgs"))
+    server.command("SET", f"{key}n", 2**53 - 1)
+    server.command("HSET", f"{key}h", "n", 1 - 2**53)
+
+
+def check_counters(server: Server, proxy: Proxy, protocol: int = 2) -> None:
+    """Each digit is right, and the next reply is found."""
+    with proxy.connect() as client:
+        client.command("HELLO", protocol)
+        for key in ("c:", "c:one:"):
+            fill_counters(server, key)
+        client.command("SADD", "c:first", "m")
+        assert client.command("EXPIREMEMBER", "c:first", "m", FAR) == b":1\r\n"
+        wanted = singly(client, counters_for("c:one:"))
+        before = calls(server)
+        assert pipelined(client, counters_for("c:")) == wanted
+        assert calls(server) - before <= 4
+        assert b":9007199254740993\r\n" in wanted
+        for some, size in ([("INCR", "c:n")], 3), ([("HINCRBY", "c:h", "n", 1)], 5):
+            start = int(client.command(*some[0])[1:])
+            assert client.command("MULTI") == b"+OK\r\n"
+            assert pipelined(client, some * 6) == [b"+QUEUED\r\n"] * 6
+            counted = b"".join(b":%d\r\n" % (start + number) for number in range(1, 7))
+            assert b"".join(client.command("EXEC").split(b"\r\n", 1)[1:]) == counted
+            start += 6
+            whole = [("MULTI",), *some * size, ("EXEC",)]
+            queued = [b"+OK\r\n", *[b"+QUEUED\r\n"] * size]
+            counted = b"".join(b":%d\r\n" % (start + number) for number in range(1, size + 1))
+            assert pipelined(client, whole) == [*queued, b"*%d\r\n" % size + counted]
+        client.command("RPUSH", "c:long", *range(3000))
+        assert client.command("EXPIREMEMBER", "c:long", 7, FAR) == b":1\r\n"
+        mixture: list[Words] = [("INCR", "c:n"), ("EXPIREMEMBER", "c:long", 60, FAR)] * 4
+        assert [reply[:1] for reply in pipelined(client, mixture)] == [b":"] * 8
+        assert client.command("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.every_kind
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_counters_keep_their_digits(upstream: Server, proxy: Proxy, protocol: int) -> None:
+    upstream.flush()
+    check_counters(upstream, proxy, protocol)
+
+
+def check_far_times(server: Server, proxy: Proxy) -> None:
+    """Beyond 2^53 ms a time may lose digits, but it is a time whatever the key holds."""
+    far = 91 * 10**17
+    with proxy.connect() as client:
+        fill_counters(server, "c:")
+        server.command("SET", "c:text", "hello")
+        server.command("SET", "c:digits", "123")
+        client.command("SADD", "c:s", "m")
+        assert client.command("EXPIREMEMBER", "c:s", "m", FAR) == b":1\r\n"
+        for key in ("c:text", "c:digits", "c:s"):
+            for first in ("INCR", "c:n"), ("SADD", "c:s", "m"):
+                mixture: list[Words] = [first, ("PEXPIRE", key, far), ("PTTL", key), ("TTL", key), ("SCARD", "c:s")]
+                times = pipelined(client, mixture)[2:-1]
+                for reply, wanted in zip(times, (far, far // 1000), strict=True):
+                    assert reply[:1] == b":"
+                    assert abs(int(reply[1:]) - wanted) < 2000
+
+
+@pytest.mark.every_kind
+def test_far_times_are_times(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    check_far_times(upstream, proxy)
+
+
+def check_undescribed(server: Server, proxy: Proxy) -> None:
+    """A server without TTL, or that does not say what its commands do."""
+    with proxy.connect() as client:
+        client.command("SADD", "c:s", "m")
+        assert client.command("EXPIREMEMBER", "c:s", "m", FAR) == b":1\r\n"
+        mixture: list[Words] = [("TTL", "c:s", "m"), ("INCR", "c:n"), ("TTL", "c:s", "m"), *[("SADD", "c:s", "q")] * 2]
+        wanted = [b":%d\r\n" % FAR, b":1\r\n", b":%d\r\n" % FAR, b":1\r\n", b":0\r\n"]
+        assert all(map(alike, pipelined(client, mixture), wanted))
+        server.command("CONFIG", "SET", "maxmemory", 1)
+        writes: list[Words] = [("EXPIRE", "c:n", FAR), ("APPEND", "c:n", 5), ("INCR", "c:n"), ("SETNX", "c:new", 1)]
+        assert [reply[:4] for reply in pipelined(client, writes)] == [b":1\r\n", *[b"-OOM"] * 3]
+        server.command("CONFIG", "SET", "maxmemory", 0)
+
+
+@pytest.mark.every_kind(redis=(7,), valkey=(9,))
+@pytest.mark.parametrize("missing", ["TTL", "COMMAND"])
+def test_of_undescribed_commands_calls_hold_none_that_others_judge(
+    kind: str, start_server: StartServer, start_proxy: StartProxy, missing: str
+) -> None:
+    server = start_server(kind, "--rename-command", missing, "")
+    check_undescribed(server, start_proxy(server, "--no-share"))
+
+
+@given(cuts=st.lists(st.integers(0, 200), max_size=6), long=st.booleans())
+def test_counters_are_found_however_replies_are_cut(cuts: list[int], long: bool) -> None:
+    parts = [
+        b"+9007199254740993\r\n",
+        b"$3\r\n+12\r\n",
+        b"*2\r\n:1\r\n$-1\r\n",
+        b"+OK\r\n",
+        b"_\r\n",
+        b"-ERR +1\r\n",
+        b"+-9\r\n",
+    ]
+    stream = b"*%d\r\n" % (len(parts) + long) + b":1\r\n" * long + b"".join(parts) + b"+7\r\n"
+    elements, passed = Elements(len(parts), counts=True), b""
+    places = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
+    for begin, end in pairwise(places):
+        if elements.done:
+            passed += stream[begin:end]
+            continue
+        out, rest = elements.receive(stream[begin:end])
+        passed += out + rest
+    assert passed == b"".join(map(as_counter, parts)) + b"+7\r\n"
+    assert as_counter(parts[0]) == b":9007199254740993\r\n"
+    assert parts[1] in passed
+
+
+def check_reads_of_mixtures_while_paused(server: Server, proxy: Proxy) -> None:
+    """Writes alone are held up, and what is behind them."""
+    with proxy.connect() as client:
+        assert client.command("SADD", "c:s", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "c:s", "m", FAR) == b":1\r\n"
+        server.command("CLIENT", "PAUSE", 10_000, "WRITE")
+        try:
+            for line in ["SCARD c:s", "EXISTS c:s", "SCARD c:s", "SADD c:s n", "SCARD c:s", "EXPIRE c:s 100"]:
+                client.send_command(*line.split())
+            for read in ([("SCARD", "c:s"), ("EXISTS", "c:s")], [("TTL", "c:s"), ("SISMEMBER", "c:s", "m")]):
+                with proxy.connect() as other:
+                    other.send(b"".join(request(*words) for words in [*read, ("SADD", "c:s", "m"), *read]))
+                    assert len(other.replies(2)) == 2
+            assert client.replies(3) == [b":1\r\n"] * 3
+        finally:
+            server.command("CLIENT", "UNPAUSE")
+        assert client.replies(3) == [b":1\r\n", b":2\r\n", b":1\r\n"]
+
+
+@pytest.mark.every_kind
+def test_no_read_of_a_mixture_is_held_up_by_a_write_behind_it(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    check_reads_of_mixtures_while_paused(upstream, proxy)
+
+
+def check_few_calls(server: Server, proxy: Proxy) -> None:
+    """A mixture goes together, whatever its keys are."""
+    server.flush()
+    with proxy.connect() as client:
+        assert client.command("SADD", "c:s", "m") == b":1\r\n"
+        assert client.command("EXPIREMEMBER", "c:s", "m", FAR) == b":1\r\n"
+        mixtures = (
+            ["HSET c:h f 1", "EXPIRE c:h 100"],
+            ["SADD c:s a", "EXPIREMEMBER c:s a 100", "EXPIRE c:s 100", "SREM c:s b"],
+            ["HSET c:h f 1", "SET plain text", "INCR plain:n", "EXPIRE plain 100"],
+            ["INCR c:n"],
+            ["HINCRBY c:h n 1", "EXPIRE c:h 100"],
+            ["HINCRBY c:h n 1"],
+            ["ZADD c:z 1 m", "ZREMRANGEBYSCORE c:z 0 0", "ZCARD c:z", "EXPIRE c:z 60"],
+            ["TTL c:s a", "SADD c:s a", "TTL c:s a", "EXPIREMEMBER c:s a 100"],
+            ["SADD c:s a", "SCARD c:s", "EXPIREMEMBER c:s a 100", "TTL c:s a", "SISMEMBER c:s b"],
+            ["XADD c:q * f v", "EXPIRE c:q 100"],
+            ["EXPIRE c:s 100"],
+        )
+        for mixture in mixtures:
+            words = [tuple(line.split()) for line in mixture] * 10
+            before = calls(server)
+            assert not [reply for reply in pipelined(client, words) if reply.startswith(b"-")]
+            assert calls(server) - before <= 4, mixture
+        gone: list[Words] = [("SADD", "c:s", "x"), ("SREM", "c:s", "x"), ("EXPIREMEMBER", "c:s", "x", FAR)]
+        assert pipelined(client, gone * 4) == [b":1\r\n", b":1\r\n", b":0\r\n"] * 4
+
+
+@pytest.mark.every_kind
+def test_a_mixture_goes_in_few_calls(upstream: Server, proxy: Proxy) -> None:
+    check_few_calls(upstream, proxy)
+
+
+@pytest.mark.every_kind
+def test_a_server_out_of_memory_refuses_only_what_takes_some(upstream: Server, proxy: Proxy) -> None:
+    upstream.flush()
+    check_without_memory(upstream, proxy)
 
 
 @pytest.mark.every_kind

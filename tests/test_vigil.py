@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
+from redis.exceptions import ResponseError
 
 from proxy.relay import vigil
+from proxy.relay.inspection import REST_SECONDS, Doing, Inspection, doing_in
 from proxy.relay.progress import Progress
 from proxy.relay.state import Course
 from proxy.relay.vigil import MOST_UNREAD, READ_AT_ONCE, Vigil
+from tests.servers import Server, until
 
 
 class Host:
     """A client that has ended in order."""
 
-    def __init__(self, *, may_block: bool = True, behind: int = 0, answers_at: int = 1 << 30) -> None:
+    def __init__(
+        self, *, may_block: bool = True, behind: int = 0, answers_at: int = 1 << 30, does: Doing = Doing.BLOCKED
+    ) -> None:
         self.awaits = self.has_left = self.is_heard = self.is_taken = True
         self.ended = False
         self.drops = True
         self.may_block = may_block
+        self.unsigned = False
+        self.does = does
+        self.asked = 0
         self._behind, self._answers_at = behind, answers_at
         self.trips = 0
         self.given_up = False
@@ -42,6 +51,10 @@ class Host:
 
     async def round_trip(self) -> None:
         self.trips += 1
+
+    async def doing(self) -> Doing:
+        self.asked += 1
+        return self.does
 
     def note_silence(self, *, silent: bool) -> None:
         pass
@@ -124,3 +137,173 @@ def test_without_a_request_that_can_block_it_takes_long(monkeypatch: pytest.Monk
     host = Host(may_block=False)
     _look_after(host)
     assert host.given_up
+
+
+def test_what_is_not_blocked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long reply, or a packet that comes late, looks like a server that has nothing to do."""
+    for does in (Doing.NOTHING, Doing.REPLYING, Doing.SILENT):
+        host = Host(does=does)
+        _look_after(host, 0.5)
+        assert not host.given_up
+        assert host.asked > 1
+    monkeypatch.setattr(vigil, "PATIENT_SECONDS", 0.1)
+    host = Host(does=Doing.REPLYING)
+    _look_after(host, 0.5)
+    assert not host.given_up
+    host = Host(does=Doing.NOTHING)
+    _look_after(host, 0.5)
+    assert host.given_up
+
+
+def test_where_no_sign_is_to_come_it_is_enough_that_nothing_is_left_to_do() -> None:
+    host = Host(does=Doing.NOTHING)
+    host.unsigned = True
+    _look_after(host)
+    assert host.given_up
+
+
+def test_messages_do_not_keep_a_client_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vigil, "LONGEST_SECONDS", 0.3)
+
+    class Hearing(Host):
+        def heard(self) -> int:
+            return self.asked + self.trips
+
+    host = Hearing(does=Doing.NOTHING)
+    _look_after(host, 0.1)
+    assert not host.given_up
+    _look_after(host)
+    assert host.given_up
+
+
+def test_where_the_server_does_not_say_its_silence_has_to_do() -> None:
+    host = Host(does=Doing.UNKNOWN)
+    _look_after(host)
+    assert host.given_up
+
+
+NEAR: Final = b"127.0.0.1:40001"
+
+LINE: Final = (
+    "id=8 addr=127.0.0.1:40001 laddr=127.0.0.1:6379 fd=9 name= flags={} db=0 qbuf=20 obl={} oll={} omem=0 cmd=get"
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "does"),
+    [
+        (("N", 0, 0), Doing.NOTHING),
+        (("b", 0, 0), Doing.BLOCKED),
+        (("tb", 5, 0), Doing.BLOCKED),
+        (("N", 5, 0), Doing.REPLYING),
+        (("N", 0, 1), Doing.REPLYING),
+    ],
+)
+def test_what_a_server_says_of_a_connection(state: tuple[str, int, int], does: Doing) -> None:
+    assert doing_in(LINE.format(*state).encode()) is does
+    assert doing_in(b"") is Doing.UNKNOWN
+
+
+def ask(inspection: Inspection, near: str | None = "127.0.0.1:40001", count: int = 1) -> list[Doing]:
+    """Ask so many times at once."""
+
+    async def run() -> list[Doing]:
+        return await asyncio.gather(*(inspection.doing(None if near is None else near.encode()) for _ in range(count)))
+
+    return asyncio.run(run())
+
+
+def test_a_real_server_says_so(upstream: Server) -> None:
+    async def clients() -> bytes:
+        return upstream.command("CLIENT", "LIST")
+
+    with upstream.connect() as client:
+        near = "{}:{}".format(*client.socket.getsockname())
+        client.send_command("BLPOP", "nothing", 0)
+        until(lambda: ask(Inspection(clients), near) == [Doing.BLOCKED], what="a blocked client")
+        upstream.command("RPUSH", "nothing", "something")
+        assert client.reply() == b"*2\r\n$7\r\nnothing\r\n$9\r\nsomething\r\n"
+        assert ask(Inspection(clients), near) == [Doing.NOTHING]
+        assert ask(Inspection(clients), "127.0.0.1:1") == [Doing.UNKNOWN]
+        assert ask(Inspection(clients), None) == [Doing.UNKNOWN]
+
+
+def test_all_that_is_asked_at_once_is_one_question() -> None:
+    asked = []
+
+    async def clients() -> bytes:
+        asked.append(1)
+        await asyncio.sleep(0.01)
+        return b"\n".join(
+            (LINE.replace("40001", "4000").format("N", 0, 0).encode(), LINE.format("b", 0, 0).encode(), b"")
+        )
+
+    inspection = Inspection(clients)
+    assert ask(inspection, count=50) == [Doing.BLOCKED] * 50
+    assert len(asked) == 1
+
+
+def test_who_asks_while_a_list_is_under_way_gets_the_next_one() -> None:
+    """The state in the one under way may be older than what the proxy has seen."""
+
+    async def run() -> None:
+        lists = 0
+        under_way = asyncio.Event()
+
+        async def clients() -> bytes:
+            nonlocal lists
+            lists += 1
+            under_way.set()
+            await asyncio.sleep(0.01)
+            return LINE.format("b" if lists == 1 else "N", 0, 0).encode()
+
+        inspection = Inspection(clients)
+        first = asyncio.create_task(inspection.doing(NEAR))
+        await under_way.wait()
+        assert await asyncio.gather(*(inspection.doing(NEAR) for _ in range(20))) == [Doing.NOTHING] * 20
+        assert await first is Doing.BLOCKED
+        assert lists == 2
+
+    asyncio.run(run())
+
+
+def test_a_server_with_many_clients_rests_between_lists() -> None:
+    async def run() -> None:
+        asked = []
+
+        async def clients() -> bytes:
+            asked.append(time.monotonic())
+            return LINE.format("b", 0, 0).encode() + b"\n" * 2_000_000
+
+        inspection = Inspection(clients)
+        for _ in range(3):
+            assert await inspection.doing(NEAR) is Doing.BLOCKED
+        assert asked[2] - asked[0] >= 2 * 2_000_000 * REST_SECONDS
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("error", "does", "lists"),
+    [
+        (ResponseError("NOPERM"), Doing.UNKNOWN, 1),
+        (ResponseError("BUSY"), Doing.SILENT, 3),
+        (OSError(), Doing.SILENT, 3),
+        (TimeoutError(), Doing.SILENT, 3),
+    ],
+)
+def test_a_server_that_does_not_say(error: Exception, does: Doing, lists: int) -> None:
+    """One that forbids the question is left alone, and nobody waits for it: its silence has to do."""
+    asked = []
+
+    async def clients() -> bytes:
+        asked.append(1)
+        raise error
+
+    async def run() -> None:
+        inspection = Inspection(clients)
+        for _ in range(3):
+            assert await inspection.doing(NEAR) is does
+
+    asyncio.run(run())
+    assert len(asked) == lists

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import socket
 import ssl
@@ -237,6 +238,36 @@ def test_limits_are_of_all_workers_together(server: Server, start_proxy: StartPr
         for raw in raws[:2]:
             raw.send(b"x" * 50_000 + b"\r\n$1\r\nb\r\n$1\r\n2\r\n")
             assert raw.reply() == b"+OK\r\n"
+
+
+def check_crowd_at_the_door(proxy: Proxy) -> None:
+    """All connect while the proxy is held up, as after its start."""
+    assert isinstance(proxy.address, tuple)
+    count = min(2000, int(Path("/proc/sys/net/core/somaxconn").read_text()))
+    with ExitStack() as stack:
+        os.kill(proxy.pid, signal.SIGSTOP)
+        try:
+            waiting = {}
+            for _ in range(count):
+                client = stack.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(proxy.address)
+                waiting[client.fileno()] = client
+            connected = select.poll()
+            for number in waiting:
+                connected.register(number, select.POLLOUT)
+            while waiting:
+                ready = connected.poll(500)  # what the system has dropped is tried again after a second
+                assert ready, f"{len(waiting)} of {count} are not connected"
+                for number, _ in ready:
+                    connected.unregister(number)
+                    del waiting[number]
+        finally:
+            os.kill(proxy.pid, signal.SIGCONT)
+
+
+def test_nobody_is_dropped_at_the_door(server: Server, start_proxy: StartProxy) -> None:
+    check_crowd_at_the_door(start_proxy(server))
 
 
 def test_a_worker_that_has_ended_is_not_said_to_hang(start_server: StartServer, tmp_path: Path) -> None:

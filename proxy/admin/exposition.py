@@ -40,7 +40,7 @@ class Exposition:
         """
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version in the header that is not a number
+        except (TypeError, ValueError):  # the header contains a version that is not a number
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 

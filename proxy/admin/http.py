@@ -1,8 +1,8 @@
-"""The server's side of one HTTP connection, without I/O: it parses requests and renders responses.
+"""The server's side of one HTTP connection, without I/O: parses requests and renders responses.
 
 Its tests: tests/test_admin_http.py.
 
-Strict and small: requests have no body and come one at a time. A bad one gets an error and ends the connection.
+Strict and small: requests have no body and come one at a time. A bad request gets an error and ends the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEAD_LIMIT: Final = 8 * 1024
 """Maximum size of a request's head, in bytes: Prometheus sends 250, a browser with many cookies some thousands."""
 
 LINES_LIMIT: Final = 100
-"""Maximum lines in a request's head: Prometheus sends 7, a browser 20. Each takes time, however short it is."""
+"""Maximum number of lines in a request's head: Prometheus sends 7, a browser 20. Even a short line takes time."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 
@@ -40,9 +40,9 @@ class Request:
     """A complete request.
 
     Attributes:
-        method: its method, such as "GET".
-        path: its path, without the query.
-        headers: name, in lower case → value; the last if there are several.
+        method: the method, such as "GET".
+        path: the path, without the query.
+        headers: name, in lower case → value; of several values, the last.
     """
 
     method: str
@@ -83,7 +83,7 @@ class Conversation:
     """The protocol state of one connection.
 
     Attributes:
-        state: its state.
+        state: the state of the connection.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Conversation:
         self._lines = 0  # lines of the head so far
 
     def receive(self, data: bytes) -> Request | None:
-        """Feed received bytes: `READ` at most, none at the end of the input.
+        """Parse received bytes: `READ` at most, and none at the end of the input.
 
         Returns:
             A request to `respond` to, if one is complete.
@@ -136,7 +136,7 @@ class Conversation:
             raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "requests must not have a body")
         end = self._http.next_event()
         assert isinstance(end, h11.EndOfMessage)
-        # Close after a pipelined request: only an attacker gains from pipelining.
+        # Close the connection after a pipelined request: only an attacker gains from pipelining.
         self._closes = bool(self._http.trailing_data[0])
         return Request(method, event.target.decode("ascii").partition("?")[0], headers)
 
@@ -148,7 +148,7 @@ class Conversation:
         """Respond to the request.
 
         Returns:
-            The bytes to send. Afterwards `state` tells whether another request may follow.
+            The bytes to send. Afterwards `state` shows whether another request may follow.
         """
         assert self.state is State.ANSWERING
         headers = {

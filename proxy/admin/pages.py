@@ -23,21 +23,21 @@ class StatusPage(Protocol):
     """The status page."""
 
     async def gather(self) -> None:
-        """Update its figures, within a bounded time."""
+        """Update the figures of the page, within a bounded time."""
 
     def html(self) -> Response:
         """Return the page."""
 
     def json(self) -> Response:
-        """Return its figures."""
+        """Return the figures of the page."""
 
 
 class Answer(NamedTuple):
     """A response, and what to do after it.
 
     Attributes:
-        response: what to send.
-        then: what to do when the response has been sent.
+        response: the response to send.
+        then: a function to call when the response has been sent; None if there is none.
     """
 
     response: Response
@@ -48,9 +48,9 @@ class Pages:
     """The pages of the admin port.
 
     Args:
-        not_ready: returns why clients cannot be served at present, on one line; None when they can.
+        not_ready: returns why clients cannot be served now, on one line; None if they can.
         refresh: updates the metrics, one piece of work per step.
-        metrics: renders the metrics in a format that an `Accept` header allows; returns them with their content type.
+        metrics: renders the metrics in a format that an `Accept` header allows; returns the text and its content type.
         drain: starts to drain.
         gather: collects the other workers' metrics, within a bounded time; None if there are none.
         hung: returns which part of the proxy is stuck, on one line; None if none is.
@@ -82,7 +82,7 @@ class Pages:
         return self._refresh() if _wants_metrics(request) else None
 
     def gathering(self, request: Request) -> Awaitable[None] | None:
-        """Return what to await before the work of `preparation`; None if nothing."""
+        """Return what to await before the work of `preparation`; None if there is nothing to await."""
         if self._page is not None and _wants_page(request):
             return self._page.gather()
         return self._gather() if self._gather is not None and _wants_metrics(request) else None

@@ -26,13 +26,13 @@ async def admin_port(
     before_end: list[Callable[[], None]],
     succession: Succession,
 ) -> AsyncIterator[None]:
-    """Keep the admin port open, if one is configured: open it before any slow step, close it last.
+    """Keep the admin port open, if it is configured: open the port before any slow step, and close it last.
 
     Args:
         settings: the settings.
-        reporting: the state that it shows.
+        reporting: the state that the port shows.
         stop: set to drain.
-        before_end: functions to call before the process exits abruptly; one is added.
+        before_end: functions to call before the process exits abruptly; this adds one.
         succession: takes the port over from another process, and hands it on to the next.
 
     Raises:
@@ -41,7 +41,7 @@ async def admin_port(
     if settings.admin is None:
         yield
         return
-    # Imported only if needed: it costs 0.1 s at startup and 1 MB.
+    # Import only if needed: these modules cost 0.1 s at startup and 1 MB.
     from proxy.admin.exposition import Exposition
     from proxy.admin.pages import Pages
     from proxy.admin.server import AdminServer

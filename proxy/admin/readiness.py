@@ -16,7 +16,7 @@ class Readiness:
         self._draining = False
 
     def judge_by(self, obstacle: Callable[[], str | None]) -> None:
-        """Set the function to ask: it returns why clients cannot be served, or None."""
+        """Set the function that returns why clients cannot be served, or None."""
         self._obstacle = obstacle
 
     def drain(self) -> None:
@@ -24,7 +24,7 @@ class Readiness:
         self._draining = True
 
     def leave(self) -> None:
-        """Record that another process serves the clients: probes at the address then get that no obstacle exists."""
+        """Record that another process serves the clients. Probes that still reach this one then get a good reply."""
         self._obstacle, self._draining = lambda: None, False
 
     def obstacle(self) -> str | None:

@@ -2,7 +2,7 @@
 
 Its tests: tests/test_admin.py.
 
-It shares the loop with Redis clients, so whatever it is sent, it uses at most a tenth of the time.
+The admin port shares the event loop with Redis clients, so it uses at most a tenth of the time, whatever it receives.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from proxy.settings import SettingsError, parse_address
 log = structlog.get_logger("proxy.admin")
 
 MOST: Final = 16
-"""Maximum number of connections. A further one replaces the one that has waited longest for a request."""
+"""Maximum number of connections. A further connection replaces the one that has waited longest for a request."""
 
 MOST_SCRAPES: Final = 8
-"""Maximum number of concurrent scrapes: the other connections are left to probes."""
+"""Maximum number of concurrent scrapes. The other connections are left to probes."""
 
 YOUNG_SECONDS: Final = 0.02
-"""How long a new connection may wait for its first request before it has to make room."""
+"""How long a new connection may wait for its first request before it can be closed to make room."""
 
 REQUEST_SECONDS: Final = 5.0
-"""How long a request may take to arrive, and the peer to read the response."""
+"""How long a request may take to arrive, and how long the peer may take to read the response."""
 
 IDLE_SECONDS: Final = 75.0
 """How long an idle connection is kept: longer than the usual scrape interval."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long a peer may take to read the last response; once another process serves, also how long to wait for that
-response to be made."""
+"""How long a peer may take to read the last response. Once another process serves, this also limits the time to
+prepare that response."""
 
 LOOK_SECONDS: Final = 0.05
-"""How long to look for requests that have been sent already when another process serves: many passes of the loop."""
+"""How long to wait for requests that were sent before another process took over: many iterations of the loop."""
 
 _PREPARED: Final = object()
 _BACKLOG: Final = 64
@@ -80,7 +80,7 @@ class AdminServer:
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Task[None], float] = {}  # connection → since when it has waited for a request
-        self._scraping = 0  # scrapes that are being answered
+        self._scraping = 0  # number of scrapes being answered
         self._is_crowded = False  # whether a new connection waits for room
         self._say_failed = Seldom(log.error, "cannot accept connections on the admin port")
         self._say_internal = Seldom(log.error, "admin connection closed: internal error")
@@ -89,8 +89,8 @@ class AdminServer:
         """Start to listen.
 
         Args:
-            succession: gives the socket if another proxy had it, and hands it on later. Until `alone` is set, the other
-                proxy accepts on it.
+            succession: gives the socket if another proxy had it, and hands it on later. The other proxy accepts
+                connections on the socket until `alone` is set.
 
         Raises:
             SettingsError: the address cannot be listened on.
@@ -137,21 +137,21 @@ class AdminServer:
         return given
 
     def release(self) -> None:
-        """Leave the port to another process: stop accepting, and go on serving open connections."""
+        """Leave the port to another process: stop accepting, but continue to serve open connections."""
         listener, self._listener = self._listener, None
         if self._accepting is not None and listener is not None:
-            self._accepting.add_done_callback(lambda _: listener.close())  # once the loop no longer watches it
+            self._accepting.add_done_callback(lambda _: listener.close())  # close it when the loop has let go of it
             self._accepting.cancel()
 
     def remove_path(self) -> None:
-        """Remove the file of a Unix socket, nothing else: the process is about to end."""
+        """Remove the file of a Unix socket, and do nothing else: the process is about to end."""
         if self._file is not None:
             self._file.remove()
 
     async def close(self) -> None:
         """Stop listening, and close all connections. Harmless when not open.
 
-        If another process has the port, whoever has sent a request by now gets the response: it might be a probe.
+        Requests that have been sent by now are still answered if another process has the port: they may be probes.
         """
         if self._listener is None and self._tasks:
             await self._see_off()
@@ -171,7 +171,7 @@ class AdminServer:
         give_up = loop.time() + LINGER_SECONDS
         await asyncio.sleep(LOOK_SECONDS)
         while loop.time() < give_up and (busy := [task for task in self._tasks if self._is_busy(task)]):
-            # Wake up now and then: a connection that has become idle need not end.
+            # Look again now and then: a busy connection may become idle without ending.
             await asyncio.wait(busy, timeout=LOOK_SECONDS)
 
     def _is_busy(self, task: asyncio.Task[None]) -> bool:
@@ -183,10 +183,10 @@ class AdminServer:
     async def _accept(self, alone: asyncio.Event | None) -> None:
         listener = self._listener
         assert listener is not None
-        if alone is not None:  # until it is set, the other process answers for the proxy
+        if alone is not None:  # until then the other process serves the port
             await alone.wait()
         while True:
-            # Make room before accepting: if this task ends meanwhile, the connection is left to another process.
+            # Make room before accepting: if this task ends meanwhile, another process can accept the connection.
             await until_readable(listener)
             await self._make_room()
             try:
@@ -206,13 +206,13 @@ class AdminServer:
         task.add_done_callback(self._ended)
 
     async def _make_room(self) -> None:
-        """If there are too many connections, close the one that has waited longest for a request."""
+        """While there are too many connections, close the one that has waited longest for a request."""
         while len(self._tasks) >= MOST:
             self._is_crowded = True
             longest = min(self._waiting, key=self._waiting.__getitem__, default=None)
             if longest is not None and self._waiting[longest] <= time.monotonic() - YOUNG_SECONDS:
                 longest.cancel()
-            # Wake up now and then: a busy connection may become idle, and a young one old enough to close.
+            # Wake up now and then: a busy connection may become idle, or a young connection old enough to close.
             await asyncio.wait(self._tasks, timeout=YOUNG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._is_crowded = False
 
@@ -249,7 +249,7 @@ class AdminServer:
                 break
             answer = await self._answer(conversation, request, is_local)
             if self._is_crowded or self._listener is None:
-                conversation.close_after()  # HTTP does not require keep-alive
+                conversation.close_after()  # others need the place of this connection, or the port is closing
             out = await self._turns.run(partial(conversation.respond, answer.response))
             if writer.is_closing():
                 return
@@ -264,7 +264,7 @@ class AdminServer:
             return
         self._waiting[task] = -math.inf  # closed first when room is needed
         writer.write_eof()
-        # Closing with unread input would reset the connection, and the response would be lost.
+        # Closing with unread input would reset the connection, and the peer would lose the response.
         async with asyncio.timeout(LINGER_SECONDS):
             while await reader.read(READ):
                 pass
@@ -298,14 +298,14 @@ class AdminServer:
         patience: float,
         task: asyncio.Task[None],
     ) -> Request | BadRequestError | None:
-        """Wait for a request; None if there will be no more."""
+        """Wait for a request and return it; return None if there will be no more requests."""
         loop = asyncio.get_running_loop()
         since = self._waiting[task]
         async with asyncio.timeout(patience) as limit:
             while True:
                 self._waiting[task] = since
                 data = await reader.read(READ)
-                del self._waiting[task]  # its request is being handled: do not close it to make room
+                del self._waiting[task]  # a request is being handled: do not close this connection to make room
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + REQUEST_SECONDS))
                 try:
                     request = await self._turns.run(partial(conversation.receive, data))

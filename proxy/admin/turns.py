@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _OTHERS: Final = 19
-"""After a piece of work the admin port pauses this many times as long."""
+"""The admin port pauses this many times as long as a piece of work has taken."""
 
 _MOST_OWED: Final = 0.2
 """Maximum pause after one piece of work, in seconds."""
 
 _TICK_SECONDS: Final = 0.002
-"""Shorter pauses are added up: the loop's timers count whole ms."""
+"""Shorter pauses are added up, because the loop's timers count whole ms."""
 
 
 class Turns:

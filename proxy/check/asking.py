@@ -1,4 +1,4 @@
-"""Query an upstream server for what a proxy in front of it needs to know, without changing anything.
+"""Query an upstream server for the facts that matter to a proxy, without changing anything.
 
 Its tests: tests/test_check.py.
 """
@@ -44,7 +44,7 @@ _STEPS: Final = 3
 
 _REFUSED_COMMAND: Final = re.compile(r" run the '([^'|]+)")
 _OF_ONE_COMMAND: Final = (NoPermissionError, UnknownCommandError)
-"""Errors that concern one command; they are reported with the rights."""
+"""Errors that concern one command only: the finding on rights reports them."""
 
 _GREETING_SECONDS: Final = 1.0
 _LONGEST_LINE: Final = 300
@@ -67,10 +67,10 @@ async def check_upstream(settings: Settings) -> list[Finding]:
             await connection.connect()  # type: ignore[no-untyped-call]
             await _gather(_Asker(connection), facts, upstream.database, settings.prefix.encode())
             if facts.exposed:
-                with contextlib.suppress(OSError):  # includes TimeoutError; then nothing is reported about logins
+                with contextlib.suppress(OSError):  # without an answer, report nothing about logins
                     facts.wants_login = await LoginWatch(upstream.connect).ask()
         findings = list(judge(facts))
-    # Something other than Redis may announce arrays of any size, and send invalid numbers.
+    # MemoryError and ValueError: a server that is not Redis may announce arrays of any size, or send invalid numbers.
     except (OSError, RedisError, TimeoutError, RuntimeError, MemoryError, ValueError) as error:
         sentinels = list(judge_sentinels(facts))
         if sentinels and not facts.primary:
@@ -85,10 +85,10 @@ async def check_upstream(settings: Settings) -> list[Finding]:
 
 
 async def _ask_sentinels(upstream: Upstream, facts: Facts) -> None:
-    """Ask all Sentinels for the primary's address, if the upstream names Sentinels.
+    """Query all Sentinels for the primary's address, if the upstream names Sentinels.
 
     Raises:
-        RedisError: no Sentinel knows it.
+        RedisError: no Sentinel knows the primary.
     """
     if not upstream.sentinels:
         return
@@ -117,7 +117,7 @@ class _Asker:
         self._connection = connection
 
     async def ask(self, requests: Sequence[Sequence[bytes]]) -> list[Any]:
-        """Return the replies; an error reply is returned as an exception."""
+        """Return the replies; an error is returned as an exception object."""
         await self._connection.send_packed_command(self._connection.pack_commands(requests))
         replies: list[Any] = []
         for _ in requests:
@@ -176,9 +176,9 @@ async def _try_rights(asker: _Asker, facts: Facts, prefix: bytes) -> None:
             unknown.add(reply.command.lower())
         if not isinstance(reply, NoPermissionError):
             continue
-        # The wording differs between versions; only errors about a command contain "run".
+        # The wording of errors differs between versions; only those about a command contain "run".
         if of_command := _REFUSED_COMMAND.search(str(reply)):
-            if of_command[1] == name:  # otherwise it is EVAL: its script could not be tried
+            if of_command[1] == name:  # otherwise EVAL was refused, and the command itself not tried
                 refused.add(name)
         elif name in ("publish", "subscribe"):
             facts.channels_refused = True
@@ -200,7 +200,7 @@ def _proxies(clients: str) -> list[str]:
 
 
 async def _greeting(upstream: Upstream) -> bytes:
-    """Return the error with which the server rejects new connections; usually none."""
+    """Return the error with which the server rejects new connections; usually empty."""
     said: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     listener = _Listener(said)
     try:
@@ -249,8 +249,8 @@ def _unreachable(upstream: Upstream, error: Exception, greeting: bytes, own: str
     Args:
         upstream: the server.
         error: what went wrong.
-        greeting: what the server sends to a client that has sent nothing.
-        own: the proxy's listen address, if the upstream's is the same.
+        greeting: the line that the server sends to a client before its first request; usually empty.
+        own: the proxy's listen address to which the upstream's address leads; None if there is none.
     """
     if is_proxys(greeting.removeprefix(b"-ERR ").decode("utf-8", "replace")):
         error, greeting = ProxyBehindError(None), b""

@@ -1,4 +1,4 @@
-"""Judge what the facts about an upstream server mean for a proxy in front of it. No I/O.
+"""Judge what the facts about an upstream server mean for a proxy. No I/O.
 
 Its tests: tests/test_check.py.
 """
@@ -21,13 +21,13 @@ OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
 
 ENOUGH_SENTINELS: Final = 3
-"""Of three Sentinels, the two left after a failure are still a majority."""
+"""Minimum number of Sentinels: of three, the two left after a failure are still a majority."""
 
 SLOW_MS: Final = 5.0
-"""Round trips longer than this are worth a warning: some requests wait for one or two."""
+"""Round trips longer than this, in ms, are worth a warning: some requests wait for one or two round trips."""
 
 CLOCK_SECONDS: Final = 1.0
-"""Clock differences larger than this are noticed by people."""
+"""People notice clock differences larger than this, in seconds."""
 
 
 class Level(Enum):
@@ -45,8 +45,8 @@ class Finding:
     """One line of the output.
 
     Attributes:
-        level: how serious it is.
-        subject: what it is about, in a word or two.
+        level: how serious the finding is.
+        subject: what the finding is about, in a word or two.
         text: what was found, and what to do about it.
     """
 
@@ -57,28 +57,28 @@ class Finding:
 
 @dataclass(slots=True)
 class Facts:
-    """What was found out about the upstream server.
+    """The known facts about the upstream server.
 
     Attributes:
-        address: its address, without credentials.
-        info: the fields of its INFO.
-        refused: the commands that the proxy's user may not run; None if that could not be tried.
+        address: the server's address, without credentials.
+        info: the fields of the server's INFO.
+        refused: the commands that the proxy's user may not run; None if that could not be tested.
         unknown: the commands that the proxy needs and the server does not know.
         keys_refused: whether there are keys that the user may not access.
         channels_refused: whether the user may not publish or subscribe on the proxy's channels.
         ahead: how many seconds the server's clock is ahead of this machine's.
-        round_trip_ms: how long a round trip takes.
+        round_trip_ms: how long a round trip takes, in ms.
         save: the setting `save`; None if the user may not read it.
         proxies: the versions of the proxies on this server; an empty version if the server does not report it.
         covered: the covered prefixes.
-        section: its INFO fields as an expiremember-proxy, if it is one.
-        has_command: whether it has an EXPIREMEMBER command itself.
+        section: the fields of INFO expiremember, if the server is a proxy; else empty.
+        has_command: whether the server has an EXPIREMEMBER command itself.
         version: the version of this proxy.
         exposed: the addresses in `listen` that other machines can reach and that require no client certificate.
         wants_login: whether the server requires clients to log in; None if unknown.
-        sentinels: each Sentinel, with the primary's address that it reports or the error.
+        sentinels: Sentinel → the primary's address that it reports, and the error; one of them is None.
         primary: the primary's address by the Sentinels' majority, empty if unknown; None without Sentinels.
-        node: its entry in CLUSTER NODES, if it is a cluster node.
+        node: the server's line in CLUSTER NODES; None if the server is not a cluster node.
         ports: the ports in `listen`.
     """
 
@@ -396,7 +396,7 @@ def exposure(exposed: list[str], wants_login: bool | None) -> Iterator[Finding]:
     """Yield a warning if other machines can use the server without a password.
 
     Args:
-        exposed: the addresses that they can reach and that require no client certificate.
+        exposed: the addresses that other machines can reach and that require no client certificate.
         wants_login: whether the server requires clients to log in; None if unknown.
     """
     if exposed and wants_login is False:

@@ -1,4 +1,4 @@
-"""Check whether the proxy can listen on its addresses, or does so already.
+"""Check whether the proxy can listen on its addresses, or already listens there.
 
 Its tests: tests/test_check.py.
 """
@@ -27,7 +27,7 @@ _LONGEST_PATH: Final = 107 if sys.platform.startswith("linux") else 103
 _INFO: Final = b"*2\r\n$4\r\nINFO\r\n$12\r\nexpiremember\r\n"
 _PAGES: Final = b"GET /pages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _DRAIN: Final = b"POST /drain"
-"""Part of the 404 page that only the proxy's admin port sends."""
+"""Text that only the 404 page of the proxy's admin port contains."""
 
 _OURS: Final = b"-ERR expiremember-proxy:"
 
@@ -75,7 +75,7 @@ def check_takeover(settings: Settings) -> Iterator[Finding]:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
             try:
-                with contextlib.suppress(BlockingIOError):  # its queue is full: somebody listens there
+                with contextlib.suppress(BlockingIOError):  # the socket's queue is full, so a process listens
                     probe.connect(str(path))
                 text = "is in use: a proxy that starts takes over from the one there"
             except (FileNotFoundError, ConnectionRefusedError):
@@ -92,7 +92,7 @@ def ports(settings: Settings) -> set[int]:
 
 
 def own_address(settings: Settings, primary: Address | None) -> str | None:
-    """Return the address in `listen` that the upstream's address leads to on this machine; None if there is none.
+    """Return the address in `listen` to which the upstream's address leads; None if there is none.
 
     Args:
         settings: the settings.
@@ -148,7 +148,7 @@ def _is_open(where: Path | TCPAddress, settings: Settings) -> bool:
     try:
         host = str(lookup(where.host, where.port)[0][4][0])
     except OSError:
-        return False  # that its name cannot be resolved is reported elsewhere
+        return False  # a name that cannot be resolved is reported elsewhere
     return not is_loopback(host)
 
 
@@ -178,7 +178,7 @@ def _look(address: str, balancers: Sequence[str]) -> tuple[Level, str]:
 
 
 def section(address: str, balancers: Sequence[str] = ()) -> dict[str, str]:
-    """Return the INFO section of the proxy at this address; empty if it is not a proxy."""
+    """Return the INFO section of the proxy at an address; empty if no proxy answers there."""
     try:
         reply = ask(address, _INFO, _is_whole, balancers=balancers)
     except (NoAnswerError, ConnectionRefusedError, FileNotFoundError):
@@ -193,7 +193,7 @@ def _is_whole(reply: bytes) -> bool:
 
 
 def _bind(where: Path | TCPAddress) -> tuple[Level, str]:
-    """Bind the address briefly, to see whether that is possible."""
+    """Check whether the address can be bound, by binding it briefly."""
     try:
         if isinstance(where, Path):
             return _look_at_path(where)
@@ -204,7 +204,7 @@ def _bind(where: Path | TCPAddress) -> tuple[Level, str]:
 
 
 def _look_at_path(path: Path) -> tuple[Level, str]:
-    """Check whether a socket can be created at a path, or replaced if a killed proxy left one there."""
+    """Check whether a socket can be created at a path, or can replace one that a killed proxy has left there."""
     reason = None
     if len(os.fsencode(path)) > _LONGEST_PATH:
         reason = f"its path is longer than {_LONGEST_PATH} bytes"

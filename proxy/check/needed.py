@@ -2,7 +2,7 @@
 
 Its tests: tests/test_check.py.
 
-This is their only source: the check tries them, and a test compares docs/security.md and config/acl.example with them.
+They are defined only here. The check tries them; a test compares docs/security.md and config/acl.example with them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from proxy.scripts.calls import script
 
 KEY: Final = b"{key}"
 CHANNEL: Final = b"{channel}"
-"""Placeholder for a key that does not exist, and for a channel without subscribers."""
+"""Placeholders for a key that does not exist, and for a channel without subscribers."""
 
 EVERYBODY: Final = b"{everybody}"
 """Placeholder for the channel of all proxies; they ignore an empty message."""
 
 EVENTS: Final = b"__subkeyspace@0__:" + KEY
-"""A channel for events without subscribers."""
+"""A channel for events that has no subscribers."""
 
 _KEYS: Final = (b"{prefix}" + KEY, b"z" + KEY, b"\0" + KEY, KEY)
-"""Keys that only a pattern for all keys matches, including the proxy's own."""
+"""Names with different beginnings, the proxy's prefix among them: only a pattern for all keys matches them all."""
 
 TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "hello": (b"HELLO",),
@@ -68,13 +68,13 @@ TRIALS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "xadd": (b"XADD", KEY, b"NOMKSTREAM", b"*", b"f", b"v"),
     "rpush": (b"RPUSH", KEY),
 }
-"""Command → request. Servers check the command first, then the key or channel, and only then run it."""
+"""Command → request. Servers check permissions before they run it: for the command, then for key or channel."""
 
 CLUSTERED: Final[Mapping[str, tuple[bytes, ...]]] = {
     "cluster": (b"CLUSTER", b"NODES"),
     "readonly": (b"READONLY",),
 }
-"""Command → request, for commands that the proxy needs only in front of a cluster node."""
+"""Command → request, for commands that the proxy needs only if the upstream is a cluster node."""
 
 _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("client", (b"CLIENT", b"SETNAME", b"")),
@@ -83,12 +83,12 @@ _MORE: Final[tuple[tuple[str, tuple[bytes, ...]], ...]] = (
     ("publish", (b"PUBLISH", EVENTS, b"")),
     ("exists", (b"EXISTS", *_KEYS)),
     ("unlink", (b"UNLINK", *_KEYS)),
-    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # the RPUSH above shows only whether the server knows it
+    ("rpush", (b"EVAL", script("may_push"), b"1", KEY)),  # the RPUSH above shows only whether the server knows RPUSH
 )
-"""Further requests, for users who may use only some forms of a command, or some keys and channels."""
+"""Further requests, because a user may be limited to some forms of a command, or to some keys and channels."""
 
 LAST: Final = "subscribe"
-"""The command to try last: after it a connection can do little else."""
+"""The command to try last: after SUBSCRIBE a connection can do little else."""
 
 
 def rules(prefix: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 Its tests: tests/test_check.py.
 
-A container's health check runs it every few seconds, so it avoids slow imports.
+A container's health check runs the probe every few seconds, so this module avoids slow imports.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LARGEST: Final = 64 * 1024
 
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 _HEADER: Final = b"PROXY UNKNOWN\r\n"
-"""Says that the connection carries no other client's address."""
+"""A PROXY protocol header without a client's address, because the probe connects for itself."""
 
 ANY: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect to
 BUSY: Final = (b"-BUSY ", b"-LOADING ", b"-MISCONF ", b"-MASTERDOWN ", b"-ERR max number of clients reached")
-"""Errors of a server that is alive but too busy to serve: restarting the proxy would not help."""
+"""Errors of a server that is alive but does not serve now: restarting the proxy would not help."""
 
 _ALIVE: Final = (b"+PONG", b"-NOAUTH", b"-NOPERM", UNLISTED.rstrip(), *BUSY)
 _WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
@@ -61,9 +61,9 @@ def ask(
     Args:
         address: a listen address, as in the settings.
         request: the request.
-        is_whole: returns whether the bytes so far are enough of a reply.
+        is_whole: returns whether enough of the reply has been read.
         timeout: seconds for the whole exchange.
-        balancers: the networks whose connections begin with a PROXY protocol header.
+        balancers: the networks from which connections begin with a PROXY protocol header.
 
     Raises:
         ConnectionRefusedError: nothing listens there.
@@ -95,7 +95,7 @@ def ask(
                     connection.settimeout(left())
                     data = connection.recv(LARGEST)
                     if not data and not reply and by_tls:
-                        # Without a certificate there is no reply; any other problem would get one.
+                        # After the handshake, only a missing client certificate makes a server close without a reply.
                         raise CertificateWantedError("it closed the connection after the handshake")
                     if not data:
                         raise NoAnswerError("it closed the connection" + (" in the middle of a reply" if reply else ""))
@@ -150,7 +150,7 @@ def _is_among(connection: socket.socket, balancers: Sequence[str]) -> bool:
 
 
 def _tls(connection: socket.socket) -> socket.socket:
-    """Start TLS without verifying the peer: nothing secret is sent."""
+    """Start TLS without verifying the peer, because nothing secret is sent."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -173,9 +173,9 @@ def probe(addresses: Iterable[str], say: Callable[[str], None], balancers: Seque
     """Return whether the proxy serves clients at all addresses.
 
     Args:
-        addresses: its listen addresses, as in the settings.
+        addresses: the proxy's listen addresses, as in the settings.
         say: called with a line about each address.
-        balancers: the networks whose connections begin with a PROXY protocol header.
+        balancers: the networks from which connections begin with a PROXY protocol header.
     """
     healthy = True
     for address in addresses:
@@ -195,7 +195,7 @@ def probe(addresses: Iterable[str], say: Callable[[str], None], balancers: Seque
 
 
 def listening(arguments: list[str], environment: Mapping[str, str]) -> list[str] | None:
-    """Return the listen addresses if they can be determined without loading all settings, else None.
+    """Return the listen addresses; None if all settings must be loaded to determine them.
 
     Args:
         arguments: the arguments after `check`.
@@ -231,7 +231,7 @@ def run(addresses: Iterable[str], balancers: Sequence[str] = ()) -> int:
 
 
 def main() -> int | None:
-    """Run the probe if the command line asks for one and needs no loaded settings.
+    """Run the probe if the command line asks for a probe that needs no loaded settings.
 
     Returns:
         The exit status; None if the command line must be processed in full.

@@ -1,1 +1,1 @@
-"""What the proxy knows about Redis commands: what each does to members and deadlines, and which arguments are keys."""
+"""The proxy's knowledge of Redis commands: their effects on members and deadlines, and which arguments are keys."""

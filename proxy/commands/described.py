@@ -1,5 +1,5 @@
-"""What the server says about itself: its commands with their arity and keys, and its product and version, which decide
-how it parses requests.
+"""The server's description of itself: its commands with their arity and keys, and its product and version, which
+determine how it parses requests.
 
 Its tests: tests/test_commands.py.
 """
@@ -34,17 +34,19 @@ _OF_ONE: Final = frozenset(
 
 
 class Terms(NamedTuple):
-    """The conditions under which the server runs a command, and so a script in its place.
+    """When the server refuses a command or the script in its place, and what the script must be able to handle.
 
     Attributes:
-        writes: whether it is refused where writes are not allowed.
-        takes_memory: whether it is refused when the server is out of memory.
+        writes: whether the command is refused where writes are not allowed.
+        takes_memory: whether the command is refused when the server is out of memory.
         declared: whether the server reads the terms from a script's first line. Older servers check each call that the
-        script makes.
+            script makes.
         across: whether the script may access keys in several slots of a cluster node.
         clustered: whether the server may be a cluster node.
         told: whether there may be rules for events.
         lists: whether the script may have to remove many elements of a list.
+        mixed: whether the script runs several requests, of which the server would refuse only some (when it is out of
+            memory, for example). The script then refuses such requests itself.
     """
 
     writes: bool
@@ -54,11 +56,12 @@ class Terms(NamedTuple):
     clustered: bool = True
     told: bool = False
     lists: bool = True
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the server's `COMMAND` says about one command.
+    """The server's description of one command, from its reply to `COMMAND`.
 
     Attributes:
         arity: number of arguments, including the name; if negative, the minimum.
@@ -87,7 +90,7 @@ class Description:
         return own or any(subcommand.writes for subcommand in self.subcommands.values())
 
     def of(self, arguments: list[bytes]) -> Description:
-        """Return the description of the subcommand that a request is for, or else that of the command."""
+        """Return the description of a request's subcommand or, if there is none, of its command."""
         return self.subcommands.get(arguments[1].upper(), self) if len(arguments) > 1 and self.subcommands else self
 
 
@@ -101,7 +104,7 @@ def _describe(row: list[Any]) -> Description:
 
 
 def _house(name: bytes) -> bytes:
-    """Return the part of the name that is common to the commands of one dialect for one type of key."""
+    """Return the part of a name that all commands of one dialect for one type of key have in common."""
     return name if name.startswith((b"FIELD", b"EXPIREMEMBER", b"PEXPIREMEMBER")) else name[:1]
 
 
@@ -111,13 +114,15 @@ class ServerCommands:
     Attributes:
         blanks: how the server treats a line of spaces between two requests.
         empty_counts: whether an empty request ends a CLIENT REPLY SKIP.
-        hides_commands: whether it may hide, before a login, that it does not know a command.
-        redirects_split: whether a cluster node redirects a request although it has some of its keys
+        hides_commands: whether the server, before a login, may hide that it lacks a command.
+        redirects_split: whether a cluster node redirects a request even if it has some of the request's keys.
         takes_many_arguments: whether it accepts requests of more than 1,048,576 arguments.
         strict_lines: whether it closes the connection if a line of a request does not end in CRLF.
         declares_terms: whether it reads the terms from a script's first line.
+        queues_without_memory: whether the server, out of memory, still queues requests that take no memory.
         quoting: how it splits inline requests into arguments.
         clustered: whether it may be a cluster node.
+        told: whether any database has rules for events.
         is_valkey: whether it is a Valkey, whose commands for lifetimes of fields differ from those of Redis.
         worked_out: a cache for values derived from these attributes; cleared whenever they are loaded again.
     """
@@ -128,21 +133,21 @@ class ServerCommands:
         self.quoting = Quoting.PLAIN
         self.empty_counts = self.hides_commands = self.redirects_split = True
         self.takes_many_arguments = True
-        self.declares_terms = False
+        self.declares_terms = self.queues_without_memory = False
         self.clustered = True
         self.told = False
         self.is_valkey = False
         self.worked_out: dict[Any, Any] = {}
         self._described: dict[bytes, Description] = {}
         self._dialects: dict[bytes, Command] = {}  # entries of commands that the server lacks
-        self._table = COMMANDS  # plus the commands in `_dialects`
+        self._table = COMMANDS  # `COMMANDS`, and the commands in `_dialects`
         self._unplaced = Command(b"", Effect.ARRIVE, self._written)
-        self._terms: dict[bytes, Terms] = {}  # a cache
+        self._terms: dict[bytes, Terms] = {}  # name → its terms, a cache
 
     def read(self, rows: Iterable[list[Any]]) -> None:
         """Load the server's reply to `COMMAND`."""
         described = self._described = {bytes(row[0]).upper(): _describe(row) for row in rows}
-        # A server with one command of a dialect stores its lifetimes itself, so the proxy must not add the others.
+        # A server with one command of a dialect stores such lifetimes itself: do not add the dialect's other commands.
         kept = {_house(name) for name in DIALECTS if name in described}
         self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
@@ -168,7 +173,7 @@ class ServerCommands:
         """Load the server's reply to `HELLO`: its name, its version, …"""
         self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
         self.quoting = Quoting.PLAIN
-        self.redirects_split = True
+        self.redirects_split, self.queues_without_memory = True, False
         self.is_valkey = greeting.get(b"server") == b"valkey"
         numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
         if numbers is None:
@@ -176,6 +181,7 @@ class ServerCommands:
         version = int(numbers[1]), int(numbers[2])
         self.takes_many_arguments = self.hides_commands = version >= (7, 0)
         self.redirects_split = version < (7, 0)
+        self.queues_without_memory = version >= (7, 4)
         self.empty_counts = greeting.get(b"server") == b"valkey" or not (8, 0) <= version < (8, 6)
         if greeting.get(b"server") != b"valkey":
             return
@@ -190,10 +196,10 @@ class ServerCommands:
         return name in self._described
 
     def command(self, name: bytes) -> Command | None:
-        """Return the table's entry for a command; None if the command adds no members.
+        """Return the table's entry for a command; None if the command is not in the table and adds no members.
 
         A command that is not in the table may add members, unless the server flags it as read-only: it may belong to a
-        newer server or to a module, perhaps one loaded after the server was asked.
+        newer server or to a module, perhaps one loaded after the server's commands were read.
         """
         command = self._table.get(name)
         if command is not None or name in HARMLESS or not self._described:
@@ -202,7 +208,7 @@ class ServerCommands:
         return None if described is not None and not described.writes else self._unplaced
 
     def dialect(self, name: bytes) -> Command | None:
-        """Return the table's entry for another server's command that the proxy adds to this one; None for others.
+        """Return the table's entry for a command of a dialect that the server lacks; None for any other command.
 
         Also None until the server's commands are loaded."""
         return self._dialects.get(name)
@@ -218,7 +224,7 @@ class ServerCommands:
     def terms(self, name: bytes) -> Terms:
         """Return the terms for a script that replaces a command.
 
-        A command that the server does not have is one of the proxy's own.
+        If the server does not have the command, it is one of the proxy's.
         """
         terms = self._terms.get(name)
         if terms is None:
@@ -276,7 +282,7 @@ class ServerCommands:
         described = self._described.get(name)
         own = self._table.get(name)
         if described is None and own is not None and own.effect in (Effect.EXPIRE, Effect.LIFETIME):
-            return arguments[1:2]  # the proxy's own: the second argument is a member
+            return arguments[1:2]  # a command of the proxy: its second argument is a member
         if described is None or name in _CONTAINERS:
             return arguments[1:]
         described = described.of(arguments)

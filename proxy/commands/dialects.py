@@ -44,13 +44,13 @@ MOST_SECONDS: Final = (1 << 32) - 1
 """Maximum time that Dragonfly's commands take, in seconds."""
 
 RELATIVE_UNITS: Final[Mapping[bytes, int]] = {b"EX": 1000, b"PX": 1}
-"""Options in front of a time from now → its unit, in ms."""
+"""Option that precedes a time from now → the unit of that time, in ms."""
 
 _MOST_COUNTED: Final = (1 << 31) - 1
 
 
 class Deed(Enum):
-    """What a command does with lifetimes."""
+    """The effect of a command on lifetimes."""
 
     SET = "sets them"
     READ = "returns them"
@@ -62,17 +62,17 @@ class Deed(Enum):
 
     @property
     def reads(self) -> bool:
-        """Whether it writes nothing."""
+        """Whether the command writes nothing."""
         return self in (Deed.READ, Deed.SCAN)
 
     @property
     def may_set(self) -> bool:
-        """Whether it may give a member a lifetime."""
+        """Whether the command may give a member a lifetime."""
         return self in (Deed.SET, Deed.WRITE, Deed.GET)
 
 
 class Term(Enum):
-    """What happens to lifetimes."""
+    """The effect of a request's options on lifetimes."""
 
     TIME = "they are set"
     NONE = "as the command does by default"
@@ -86,7 +86,7 @@ class Word:
 
     Attributes:
         name: the name in upper case.
-        deed: what it does with lifetimes.
+        deed: its effect on lifetimes.
         kind: the required type of its key, as reported by TYPE; alternatives are separated by `|`.
         unit: the unit of its times, in ms.
         relative: whether times count from now.
@@ -108,7 +108,7 @@ class Word:
 
     @property
     def is_of_one(self) -> bool:
-        """Whether it takes a single member, and its reply is not an array."""
+        """Whether the command takes a single member, and its reply is not an array."""
         return self.deed is Deed.READ and not self.noun
 
 
@@ -162,14 +162,15 @@ class MisreadError(LifetimeError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for.
+    """The parsed arguments of a request.
 
     Attributes:
         members: the members, in order; for a command that writes them, each with its value.
-        milliseconds: the time, for a command that sets lifetimes.
-        condition: the given options of NX, XX, GT and LT, XX first; for a command that writes members, FNX or FXX.
-        of_key: NX or XX, for a command that writes members.
-        term: what happens to lifetimes.
+        milliseconds: the time, for a command that sets lifetimes: from now if `relative`, else since 1970.
+        condition: the given options of NX, XX, GT and LT, XX first; for a command that writes members, FNX, FXX, MNX
+            or MXX (see `counts`).
+        of_key: NX or XX, the condition on the key's existence, for a command that writes members.
+        term: whether lifetimes are set, kept, dropped, or treated as the command does by default.
         relative: whether the time counts from now.
         options: the cursor and the options of ZSCAN, for a command that lists lifetimes.
         counts: whether a command that writes members returns the number of new ones; then `condition` is MNX if only
@@ -226,7 +227,10 @@ def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) 
 
 
 class _WrongError(LifetimeError):
-    """Like MisreadError, but takes precedence over the key's type, even if the command's other errors do not."""
+    """An error in the arguments, which `read_words` turns into a `MisreadError`.
+
+    `after_type`: whether the server reports a key of the wrong type before this error, though not before others.
+    """
 
     after_type = False
 
@@ -366,7 +370,7 @@ def _options_of_redis(word: Word, arguments: list[bytes], now: float) -> Asked:
 
 
 def _add_in_dragonfly(arguments: list[bytes]) -> Asked | None:
-    """Parse SADDEX key [KEEPTTL] seconds member …; return None for Redis's form, whose first option is not a number."""
+    """Parse SADDEX key [KEEPTTL] seconds member …; return None for Redis's form, which has no number there."""
     keeps = arguments[2].upper() == b"KEEPTTL"
     seconds = strict_integer(arguments[2 + keeps])
     if seconds is None:
@@ -450,7 +454,7 @@ def _time_in_valkey(word: Word, text: bytes, unit: int, since: float) -> int:
     if number is None:
         raise _WrongError(NOT_AN_INTEGER)
     milliseconds = number * unit
-    # Valkey has a much higher limit, but a shadow's scores do not allow for it.
+    # Valkey's own limit is much higher, but a shadow's scores are not exact beyond `EXACT`.
     if number < 0 or milliseconds > EXACT // 2 or EXACT // 2 - milliseconds < since < EXACT:
         raise _invalid_time(word)
     return milliseconds

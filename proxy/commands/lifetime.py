@@ -12,7 +12,7 @@ from typing import Final
 from proxy.wire.request import strict_integer
 
 EXACT: Final = 1 << 53
-"""Doubles, such as a sorted set's scores, represent all integers up to this one."""
+"""Doubles, such as a sorted set's scores, represent all integers up to this one exactly."""
 
 _CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
 UNITS: Final = {b"s": 1000, b"ms": 1}
@@ -52,11 +52,11 @@ class ArityError(LifetimeError):
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """The lifetime that a request asks for.
+    """The lifetime that a request sets.
 
     Attributes:
-        milliseconds: from now, or since 1970.
-        is_relative: whether it counts from now.
+        milliseconds: the time, from now or since 1970.
+        is_relative: whether the time counts from now.
         condition: the given options of NX, XX, GT and LT, XX first.
     """
 
@@ -72,7 +72,8 @@ class Lifetime:
 def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
     """Parse the arguments of a request.
 
-    The order of the checks is KeyDB's: arity, number, number of arguments, unit; after these come key, type and member.
+    Checks are in KeyDB's order: arity, a time that is no integer, too many arguments, an unknown unit. The script
+    checks key, type and member later.
 
     Args:
         name: the command, in upper case.
@@ -116,7 +117,7 @@ def read_lifetime(name: bytes, arguments: list[bytes]) -> Lifetime:
 def deadline_of(name: bytes, arguments: list[bytes], now: float) -> float:
     """Return the deadline that a request sets, in Unix ms like `now`.
 
-    Return -inf if the request removes the member because the deadline has passed, and +inf if it is invalid.
+    Return -inf for a delay of zero or less, which removes the member, and +inf if the request is invalid.
     """
     try:
         lifetime = read_lifetime(name, arguments)

@@ -17,7 +17,7 @@ Locator: TypeAlias = Callable[[Arguments, int], Positions]
 raises IndexError if it needs one of them."""
 
 MOST_OPTIONS: Final = 10_000
-"""How many arguments before the members to examine: no request that a script can replace has more."""
+"""Maximum number of arguments to examine before the members: no request that a script can replace has more."""
 
 _ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
 _GEOADD_OPTIONS = frozenset((b"NX", b"XX", b"CH"))
@@ -25,7 +25,7 @@ _HSETEX_VALUED = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
 
 
 def every(first: int, step: int = 1) -> Locator:
-    """Members from `first` to the end, each followed by `step - 1` other arguments."""
+    """Locate members from `first` to the end, each followed by `step - 1` other arguments."""
 
     def locate(_: Arguments, size: int) -> Positions:
         if size < first + step or (size - first) % step:
@@ -36,7 +36,7 @@ def every(first: int, step: int = 1) -> Locator:
 
 
 def one(position: int, size: int) -> Locator:
-    """The single member at `position`, if the request has exactly `size` arguments."""
+    """Locate the single member at `position`, if the request has exactly `size` arguments."""
 
     def locate(_: Arguments, count: int) -> Positions:
         return range(position, position + 1) if count == size else None
@@ -76,7 +76,7 @@ def _fields(step: int) -> Locator:
         if first >= size:
             return None
         if (size - first) % step or arguments[position + 1] != b"%d" % ((size - first) // step):
-            # From 8.4 on Redis accepts options after the fields too. Taking them for fields does no harm.
+            # From 8.4 on Redis accepts options after the fields too. It does no harm to treat these as fields.
             return range(first, size)
         return range(first, size, step)
 

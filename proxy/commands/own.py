@@ -1,8 +1,8 @@
-"""What `COMMAND` says about the proxy's own commands: arity, flags, arguments. No other module has these.
+"""The proxy's own commands as `COMMAND` describes them: arity, flags, arguments. No other module defines these.
 
 Its tests: tests/test_command.py.
 
-Each is modelled on a command of the server: it has the same keys, ACL categories and form of description.
+Each is modelled on a command of the server, and has the same keys, ACL categories and form of description.
 """
 
 from __future__ import annotations
@@ -271,4 +271,4 @@ OWN: Final[Mapping[bytes, Own]] = {
     ),
     **{name.lower(): _several(word) for name, word in WORDS.items()},
 }
-"""Lower-case name → the command. Servers may have some of the last ones themselves."""
+"""Lower-case name → the command. A server may itself have some of the commands from `WORDS`."""

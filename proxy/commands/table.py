@@ -1,9 +1,9 @@
-"""The table of commands: what each does to deadlines of members, and which arguments are the keys concerned.
+"""The table of commands: the effect of each on members' deadlines, and which arguments are the keys concerned.
 
 Its tests: tests/test_commands.py.
 
-The proxy, the documentation (`docs/semantics.md`) and the test that compares it with the server's `COMMAND` all use
-this table. Commands that are not in it are forwarded unchanged, unless they may write (`ServerCommands`).
+The proxy and the documentation (`docs/semantics.md`) use this table, and a test compares it with the server's
+`COMMAND`. Commands that are not in the table are forwarded unchanged, unless they may write (`ServerCommands`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.wire.request import strict_integer
 
 
 class Effect(Enum):
-    """What a command does to members and deadlines."""
+    """The effect of a command on members and deadlines."""
 
     EXPIRE = "sets a deadline"
     LIFETIME = "returns or drops the deadline, if the request names a member"
@@ -63,7 +63,7 @@ class Effect(Enum):
             case Effect.IMPORT:
                 return True
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE:
-                return False  # deadlines of members that it may add are voided first
+                return False  # before it is sent, deadlines of members that it may add are voided
             case Effect.EXPIRE | Effect.LIFETIME | Effect.KEYSPACE | Effect.READ | Effect.DATABASE | Effect.WAIT:
                 return False
             case Effect.WATCH:
@@ -115,7 +115,7 @@ class Effect(Enum):
         """Whether a request may be forwarded unchanged if its user may not run the script that would replace it."""
         match self:
             case Effect.ADD | Effect.COUNT | Effect.MOVE_MEMBER | Effect.IMPORT:
-                return True  # deadlines of members that it may add are voided first, as when the proxy is blind
+                return True  # before it is sent, deadlines of members that it may add are voided
             case Effect.REMOVE | Effect.VANISH:
                 return True  # leftover deadlines are voided when a member is added
             case Effect.KEYSPACE:
@@ -125,7 +125,7 @@ class Effect(Enum):
             case Effect.EXPIRE | Effect.LIFETIME:
                 return False
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
-                return True  # due members are removed first
+                return True  # before it is sent, due members are removed
             case Effect.SCRIPT | Effect.ARRIVE:
                 return False  # no script replaces it
             case Effect.READ | Effect.DATABASE | Effect.WAIT | Effect.LOGIN | Effect.CONNECTION | Effect.DESCRIBE:
@@ -152,9 +152,9 @@ class Command:
 
     Attributes:
         name: the name in upper case.
-        effect: what it does to members and deadlines.
+        effect: its effect on members and deadlines.
         keys: finds the keys whose deadlines it affects.
-        members: finds the members it adds or removes, for `Effect.ADD` and `Effect.REMOVE`.
+        members: finds the members it adds or removes, for `Effect.ADD`, `Effect.COUNT` and `Effect.REMOVE`.
         always: whether to examine every request, even while no key has deadlines.
         everywhere: returns whether a request reads keys that it does not name.
     """
@@ -268,6 +268,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.REMOVE_UNNAMED, "SPOP LPOP RPOP LTRIM ZPOPMIN ZPOPMAX", key)
     put(Effect.REMOVE_UNNAMED, "BLPOP BRPOP BZPOPMIN BZPOPMAX LMPOP BLMPOP ZMPOP BZMPOP", _none)
     put(Effect.REMOVE_UNNAMED, "ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE", key)
+    put(Effect.REMOVE_UNNAMED, "EXPIRE PEXPIRE EXPIREAT PEXPIREAT", key)  # a time in the past removes all members
     put(Effect.FIELD_EXPIRY, "HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST HGETEX", key)
 
     put(Effect.MOVE_MEMBER, "SMOVE", _at(1, 2))
@@ -302,7 +303,7 @@ def _build() -> dict[bytes, Command]:
     put(Effect.MIGRATE, "MIGRATE", _none, always=True)
     put(Effect.WAIT, "WAIT WAITAOF", _none, always=True)
     put(Effect.LOGIN, "AUTH HELLO", _none, always=True)
-    # A RESP2 subscriber may run few commands, and should get errors about its own requests, not about scripts.
+    # A RESP2 subscriber may run few commands: errors must be about the client's own requests, not about scripts.
     put(Effect.LOGIN, "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE", _none, always=True)
     put(Effect.LOGIN, "MONITOR", _none, always=True)  # after MONITOR the connection may run few commands, too
     put(Effect.CONNECTION, "CLIENT ASKING CLUSTER", _none, always=True)
@@ -320,9 +321,9 @@ DIALECTS: Final[dict[bytes, Command]] = {
 """Entries for commands that only some servers have. Used if the server does not have the command."""
 
 HARMLESS: Final = frozenset(
-    b"""APPEND ARDEL ARDELRANGE ARINSERT ARMSET ARRING ARSEEK ARSET BITFIELD DECR DECRBY DELIFEQ EXPIRE
-    EXPIREAT FLUSHALL FLUSHDB FUNCTION GETDEL GETEX GETSET INCR INCRBY INCRBYFLOAT INCREX MSETNX PEXPIRE
-    PEXPIREAT PFADD PFDEBUG PFMERGE PUBLISH SCRIPT SETBIT SETNX SETRANGE SPUBLISH TRIMSLOTS VADD VREM VSETATTR XACK
+    b"""APPEND ARDEL ARDELRANGE ARINSERT ARMSET ARRING ARSEEK ARSET BITFIELD DECR DECRBY DELIFEQ
+    FLUSHALL FLUSHDB FUNCTION GETDEL GETEX GETSET INCR INCRBY INCRBYFLOAT INCREX MSETNX
+    PFADD PFDEBUG PFMERGE PUBLISH SCRIPT SETBIT SETNX SETRANGE SPUBLISH TRIMSLOTS VADD VREM VSETATTR XACK
     XACKDEL XADD XAUTOCLAIM XCFGSET XCLAIM XDEL XDELEX XGROUP XIDMPRECORD XNACK XREADGROUP XSETID XTRIM""".split()
 )
 """Commands that write but add no member to a set, hash, sorted set or list. Commands neither here nor in the table may
@@ -332,8 +333,8 @@ STREAMED: frozenset[bytes] = frozenset(
     b"""APPEND ECHO GETSET HSET HSETNX LPUSH LPUSHX PFADD PUBLISH RPUSH RPUSHX RESTORE SADD SET SETEX SETNX SETRANGE
     PSETEX SPUBLISH XADD ZADD""".split()
 )
-"""Commands whose only key is their first argument: a request with a huge value can be judged by its head. The same
-holds for other commands with one key in front, by the server's description."""
+"""Commands whose only key is their first argument: a request with a huge value can be judged by its head. The same is
+true of other commands if the server describes the first argument as their only key."""
 
 FREQUENT: frozenset[bytes] = frozenset(
     b"""APPEND DECR DECRBY DEL EXISTS EXPIRE EXPIREAT GEOADD GET GETBIT GETDEL GETEX GETRANGE GETSET HDEL HEXISTS HGET
@@ -353,13 +354,13 @@ FREQUENT_READS: frozenset[bytes] = frozenset(
 """Frequent commands that the server also runs while it rejects writes."""
 
 INDIFFERENT: Final = frozenset(b"MGET MSET PSETEX PUBLISH SETEX SPUBLISH".split())
-"""Commands with the same effect and reply whatever members their keys have, and after which no deadline matters."""
+"""Commands whose effect and reply do not depend on the members of their keys, and that add no members."""
 
 _TERMS: Final = frozenset((b"EX", b"PX", b"EXAT", b"PXAT"))
 
 
 def is_indifferent(arguments: Arguments) -> bool:
-    """Return whether a request has the same effect and reply whatever members its keys have."""
+    """Return whether the effect and reply of a request do not depend on the members of its keys."""
     name, size = arguments[0].upper(), len(arguments)
     if name == b"SET":
         return size == 3 or (size == 5 and arguments[3].upper() in _TERMS)
@@ -376,24 +377,30 @@ STRING_LIKE: Final = frozenset(
 OF_KEYS: Final = frozenset(b"EXPIRETIME OBJECT PEXPIRETIME PTTL TOUCH TTL".split())
 """Commands about a key as a whole, which can be sent twice."""
 
-PURE_READS: Final = (FREQUENT_READS - INDIFFERENT - STRING_LIKE) | frozenset(
-    b"""DUMP GEODIST GEOHASH GEOPOS GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH HRANDFIELD HSTRLEN LPOS
-    SDIFF SINTER SINTERCARD SUNION ZDIFF ZINTER ZINTERCARD ZLEXCOUNT ZMSCORE ZRANDMEMBER ZRANGEBYLEX
-    ZREVRANGEBYLEX ZUNION""".split()
+OF_SEVERAL_KEYS: Final = frozenset(
+    b"""EXISTS LCS MSETNX OBJECT PFCOUNT PFMERGE SDIFF SINTER SINTERCARD SUNION TOUCH XGROUP XINFO XREAD XREADGROUP
+    ZDIFF ZINTER ZINTERCARD ZUNION""".split()
+)
+"""Commands of `STRING_LIKE`, `OF_KEYS` and `PURE_READS` with several keys, or with a key after another argument."""
+
+PURE_READS: Final = (FREQUENT_READS - INDIFFERENT) | frozenset(
+    b"""BITCOUNT BITFIELD_RO BITPOS DUMP EXPIRETIME GEODIST GEOHASH GEOPOS GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH
+    HRANDFIELD HSTRLEN LCS LPOS PEXPIRETIME SDIFF SINTER SINTERCARD SUBSTR SUNION XPENDING XREVRANGE ZDIFF ZINTER
+    ZINTERCARD ZLEXCOUNT ZMSCORE ZRANDMEMBER ZRANGEBYLEX ZREVRANGEBYLEX ZUNION""".split()
 )
 """Commands that only read, and only the keys they name: sending them twice makes no difference."""
 
 BATCHED: frozenset[bytes] = frozenset(
-    b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY HDEL SREM
-    ZREM""".split()
+    b"""EXPIREMEMBER PEXPIREMEMBER TTL PTTL PERSIST HINCRBY HINCRBYFLOAT HMSET HSET HSETNX SADD ZADD ZINCRBY
+    HDEL SREM ZREM""".split()
 )
-"""Commands that are batched: many in a row become one call of a script. Their replies contain no nulls, and none is
-slow. (Those for lists are left out: each scans the list.)"""
+"""Commands that are batched: many in a row become one call of a script. None is slow, and their replies contain no
+nulls. (Commands for lists are left out: each scans the list.)"""
 
 BLOCKING: frozenset[bytes] = frozenset(
     b"BLMOVE BLMOVEM BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
 )
-"""Commands with which a client waits for data of other clients."""
+"""Commands that may wait until another client adds data."""
 
 UNANSWERED: frozenset[bytes] = BLOCKING | {b"WAIT", b"WAITAOF", b"SYNC", b"PSYNC"}
-"""Commands that the server may answer at any time, or never. What follows them on the connection waits too."""
+"""Commands that the server may answer at any time, or never. Later requests on the connection wait too."""

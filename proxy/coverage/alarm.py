@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 LASTING_SECONDS: Final = 5.0
-"""How long to remember a deadline that a request is about to set: the request may run after the server is asked."""
+"""How long to remember a deadline that a request is about to set: a query of the server may overtake the request."""
 
 _TOGETHER_SECONDS: Final = 0.5
 """Of the deadlines set within this time only the earliest is remembered."""
@@ -21,7 +21,7 @@ class Alarm:
     """The earliest known deadline.
 
     Attributes:
-        next_deadline: the earliest known deadline, in Unix ms; minus infinity before the server has been asked.
+        next_deadline: the earliest known deadline, in Unix ms; minus infinity before the server has been queried.
         is_idle: whether the sweeper last found no deadline, and none has been set here or announced since.
         on_first: called when a deadline is set while idle, because other proxies may be idle too.
     """
@@ -55,7 +55,7 @@ class Alarm:
         return min((deadline for _, deadline in self._set[-2:]), default=math.inf)
 
     def ring(self) -> None:
-        """Wake the sweeper: others may set deadlines from now on."""
+        """Wake the sweeper: clients of other proxies may set deadlines from now on."""
         self._rung = time.monotonic()
         self.is_idle = False
         if self._wake is not None:
@@ -77,7 +77,7 @@ class Alarm:
 
         Args:
             earliest: the earliest deadline that the server has reported since `begin_watch`, in Unix ms.
-            now: the server's clock then, in Unix ms; earlier deadlines are ignored.
+            now: the server's clock at that report, in Unix ms; ignore deadlines set here that are earlier.
             wake: wakes the sweeper.
         """
         since = time.monotonic() - LASTING_SECONDS

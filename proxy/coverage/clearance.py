@@ -1,4 +1,4 @@
-"""The keys from which the engine has just removed due members, so that simultaneous requests share one removal.
+"""The keys from which the engine has just removed due members, so that several requests share one removal.
 
 Its tests: tests/test_lives.py.
 """
@@ -9,25 +9,25 @@ from collections.abc import Iterable
 from typing import Final
 
 LASTING_MS: Final = 10.0
-"""How long a removal counts. It must be short: another connection may set a short deadline meanwhile."""
+"""How long a removal counts, in ms. It must be short: another connection may set a short deadline meanwhile."""
 
 AHEAD_MS: Final = 0.5
-"""Wait for a deadline closer than this: a request that is sent now may run after it."""
+"""The engine waits for a deadline that is closer than this, in ms: a request sent now may run after that."""
 
 
 class Clearance:
-    """Key → time of the last removal, and earliest deadline left then. All times are by the server's clock, in Unix
-    ms."""
+    """Key → when due members were last removed, and the earliest deadline left then. The key None stands for all keys
+    of all databases. All times are by the server's clock, in Unix ms."""
 
     def __init__(self) -> None:
-        self._looked: dict[bytes, tuple[float, float]] = {}
+        self._looked: dict[bytes | None, tuple[float, float]] = {}
         self._oldest = 0.0
 
-    def note(self, keys: Iterable[bytes], since: float, earliest: float) -> None:
+    def note(self, keys: Iterable[bytes | None], since: float, earliest: float) -> None:
         """Note that the engine has removed due members from some keys.
 
         Args:
-            keys: the keys.
+            keys: the keys; None for all.
             since: when the removal began.
             earliest: the earliest deadline left in them.
         """
@@ -40,8 +40,8 @@ class Clearance:
         """Forget all keys."""
         self._looked.clear()
 
-    def holds(self, key: bytes, now: float, set_here: float) -> bool:
-        """Return whether a key has no due members, so that the engine need not look for any.
+    def holds(self, key: bytes | None, now: float, set_here: float) -> bool:
+        """Return whether a key (None: every key) is known to have no due members, so that the engine need not look.
 
         `set_here`: the earliest deadline that connections of this proxy have set lately.
         """

@@ -2,8 +2,9 @@
 
 Its tests: tests/test_coverage.py.
 
-A covered prefix is announced to all proxies before the first deadline is set under it. From then on they all check
-requests on its keys with the server, which has the deadlines. A proxy that may have missed a prefix covers every key.
+A prefix is announced to all proxies before the first deadline is set under it. From then on every proxy queries the
+server, which has the deadlines, for each request on keys under the prefix. A proxy that may have missed a prefix covers
+every key.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.coverage.clearance import Clearance
 from proxy.coverage.prefixes import MOST, merged, prefix_of
@@ -22,7 +23,7 @@ DATABASES: Final = frozenset(range(1024))
 
 _WHOLE: Final = b"!"
 _PREFIX: Final = b"="
-"""First bytes of entries, in messages and in the server's list: for a whole name, and for a prefix."""
+"""First bytes of entries, in messages and in the server's list: of a whole name, and of a prefix."""
 
 
 def lease_clock() -> float:
@@ -37,17 +38,41 @@ def _nothing(_chunk: bytes) -> None:
     return None
 
 
+class Scope(NamedTuple):
+    """Which keys were covered at one moment.
+
+    Attributes:
+        blind: whether all keys were.
+        prefixes: the prefixes of the names of covered keys.
+        whole: further names of covered keys.
+    """
+
+    blind: bool
+    prefixes: tuple[bytes, ...]
+    whole: frozenset[bytes]
+
+    def is_certain(self, key: bytes) -> bool:
+        """Return whether a key was covered by an entry, and not only because the proxy was blind."""
+        return key.startswith(self.prefixes) or key in self.whole
+
+    def among(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return the keys, among some, that might have members with deadlines, each once."""
+        found, (blind, prefixes, whole) = dict.fromkeys(keys), self
+        return list(found) if blind else [key for key in found if key.startswith(prefixes) or key in whole]
+
+
 class Coverage:
     """The covered prefixes, and whether they are complete.
 
     Attributes:
-        entries: covered prefix or name, with its first byte → the connection that began it; None if others may use it.
+        entries: covered prefix or whole name, with `_PREFIX` or `_WHOLE` in front → the connection that began the
+            entry; None if other connections may use the entry.
         blind: whether prefixes may be missing, so that every key is covered.
-        loaded: whether the prefixes have been read over the present control connection.
-        trusted_until: until when (`lease_clock`) no announcement can have been missed.
-        shared: whether there may be other proxies, which must be told of first deadlines.
+        loaded: whether the prefixes have been read over the current control connection.
+        trusted_until: the end of the lease (`lease_clock`): before it, no announcement can have been missed.
+        shared: whether there may be other proxies, to which first deadlines must be announced.
         databases: the numbers of the databases that may hold deadlines.
-        search: finds the beginning of a covered key in a chunk; may report false matches.
+        search: finds the beginning of a covered key in a chunk of a client's bytes; may report false matches.
         on_announced: called when another proxy has announced entries.
         on_covered: called with entries that come from other proxies, the server or the settings.
         ever: whether a prefix has ever been covered, so that the proxy's own keys may exist.
@@ -68,7 +93,7 @@ class Coverage:
         self.search: Callable[[bytes], object] = _nothing
         self.on_announced: Callable[[], None] = lambda: None
         self.on_covered: Callable[[list[bytes]], None] = lambda _: None
-        self._begun: set[bytes] = set()  # entries that this proxy's connections use and others have not yet confirmed
+        self._begun: set[bytes] = set()  # entries that connections here use and other proxies have not confirmed
         self._confirmed: set[bytes] = set()
         self._confirmed_prefixes: tuple[bytes, ...] = ()
         self._confirmed_whole: frozenset[bytes] = frozenset()
@@ -89,7 +114,7 @@ class Coverage:
         return self.blind or key.startswith(self._prefixes) or key in self._whole
 
     def among(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that may have members with deadlines, each once."""
+        """Return those of the keys that may have members with deadlines, each once."""
         found = dict.fromkeys(keys)
         if self.blind:
             return list(found)
@@ -114,8 +139,10 @@ class Coverage:
         return False
 
     def look(self) -> None:
-        """Become blind if the lease has run out. Call this before requests are judged. A timer would not do: a process
-        that was stopped serves its sockets before its timers."""
+        """Become blind if the lease has run out. Call this before requests are judged.
+
+        A timer would be too late: a process that was stopped serves its sockets before its timers.
+        """
         if self.trusted_until < math.inf and lease_clock() >= self.trusted_until:
             self.distrust()
 
@@ -124,7 +151,7 @@ class Coverage:
         self.blind = self.shared = True
 
     def see(self) -> None:
-        """Stop being blind if the prefixes have been read and the lease is valid."""
+        """Stop being blind if the prefixes have been read and the lease is valid; otherwise become blind."""
         self.blind = not self.loaded or (self.trusted_until < math.inf and lease_clock() >= self.trusted_until)
 
     def visit(self, databases: Iterable[int]) -> None:
@@ -134,10 +161,15 @@ class Coverage:
             self.databases |= new
             self.cleared.forget()
 
+    @property
+    def scope(self) -> Scope:
+        """Which keys are covered now."""
+        return Scope(self.blind, self._prefixes, self._whole)
+
     # First deadlines.
 
     def unconfirmed(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that may not get deadlines before an entry has been announced."""
+        """Return those of the keys that may get deadlines only after an entry has been announced."""
         prefixes, whole = self._confirmed_prefixes, self._confirmed_whole
         return [key for key in keys if not (key.startswith(prefixes) or key in whole)]
 
@@ -154,7 +186,7 @@ class Coverage:
             queued: whether the request is queued until the EXEC of an open transaction.
 
         Returns:
-            The entries that have to be announced before it is sent.
+            The entries that have to be announced before the request is sent.
         """
         wanted: dict[bytes, None] = {}
         for key in self.unconfirmed(keys):
@@ -165,7 +197,7 @@ class Coverage:
             covering = [entry for entry in self.entries if _covers(entry, key)]
             for entry in () if queued else covering:
                 if self.entries[entry] is not by:
-                    self.entries[entry] = None  # other connections may set deadlines under it too
+                    self.entries[entry] = None  # from now on several connections may use it
             wanted.update(dict.fromkeys(covering))
         self._begun.update(wanted)
         return list(wanted)
@@ -180,7 +212,7 @@ class Coverage:
         return list(wanted)
 
     def _entries_for(self, key: bytes) -> list[bytes]:
-        """Return the entry to cover a key with and, if there are too many entries, wider ones to replace others."""
+        """Return the entry that covers a key and, if there are too many entries, wider entries that replace others."""
         prefix = prefix_of(key)
         if not prefix:
             return [_WHOLE + key]
@@ -199,7 +231,7 @@ class Coverage:
         prefixes = [entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX]
         for prefix in prefixes:
             if any(prefix != other and prefix.startswith(other) for other in prefixes):
-                self._confirmed.discard(_PREFIX + prefix)  # a shorter prefix is confirmed, which includes this one
+                self._confirmed.discard(_PREFIX + prefix)  # a shorter confirmed prefix includes this one
         self._confirmed_prefixes = tuple(entry[1:] for entry in self._confirmed if entry[:1] == _PREFIX)
         self._confirmed_whole = frozenset(entry[1:] for entry in self._confirmed if entry[:1] == _WHOLE)
 
@@ -216,7 +248,7 @@ class Coverage:
     def hear(self, entries: Collection[bytes]) -> None:
         """Cover entries that another proxy has announced: its clients may set deadlines under them from now on.
 
-        An entry that a connection here has begun then no longer belongs to that connection alone.
+        If a connection of this proxy began such an entry, the entry no longer belongs to that connection alone.
         """
         begun = [entry for entry in entries if entry in self._begun and entry in self.entries]
         self._begun.difference_update(begun)
@@ -254,7 +286,7 @@ class Coverage:
                         self.entries[_PREFIX + other] = None
 
     def others_cover(self, keys: Iterable[bytes], by: object) -> bool:
-        """Return whether any of the keys has been covered by anything but the given connection."""
+        """Return whether any of the keys is covered by an entry that does not belong to the given connection alone."""
         if self.blind:
             return True
         return any(

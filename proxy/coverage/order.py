@@ -1,4 +1,4 @@
-"""The slots of a cluster node, ordered by earliest deadline, because each slot has its own index.
+"""The slots of a cluster node, ordered by earliest deadline. Each slot has its own index.
 
 Its tests: tests/test_slot_order.py.
 """

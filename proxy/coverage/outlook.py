@@ -1,4 +1,4 @@
-"""Whether the next deadline of a database is far away. If so, asking for that deadline once is enough for all reads.
+"""Whether the next deadline of a database is far away: then one query for that deadline is enough for all reads.
 
 Its tests: tests/test_reads.py.
 """
@@ -9,14 +9,14 @@ import math
 from typing import Final
 
 _FAR_MS: Final = 100.0
-"""How far away the next deadline must be. A read whose reply takes longer is sent again."""
+"""How far away the next deadline must be, in ms, to count as far. A read whose reply takes longer is sent again."""
 
 _AGAIN_MS: Final = 50.0
-"""How long to wait before asking again if the next deadline is near."""
+"""How long to wait before querying again if the next deadline is near, in ms."""
 
 
 class Outlook:
-    """What the server last said about the next deadline. It may be out of date until the next answer."""
+    """The next deadline as the server last reported it. The report may be out of date."""
 
     __slots__ = ("_asked", "_far_until")
 
@@ -28,12 +28,12 @@ class Outlook:
         return now < self._far_until
 
     def wants(self, now: float) -> bool:
-        """Return whether to ask the server now; if so, note that it is being asked."""
+        """Return whether to query the server now; if so, note that it is being queried."""
         if now < self._asked + _AGAIN_MS:
             return False
         self._asked = now
         return True
 
     def hear(self, earliest: float) -> None:
-        """Take the server's answer: the earliest deadline in Unix ms; minus infinity if it is invalid."""
+        """Note the server's reply: the earliest deadline in Unix ms; minus infinity if the reply is invalid."""
         self._far_until = earliest - _FAR_MS

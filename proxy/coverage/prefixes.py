@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 from typing import Final
 
 MOST: Final = 64
-"""Maximum number of prefixes: every chunk is searched for each. Beyond that, similar ones are merged."""
+"""Maximum number of prefixes: every chunk is searched for each of them. If there are more, similar ones are merged."""
 
 LONGEST: Final = 64
 """Maximum size of a prefix, in bytes."""
@@ -25,8 +25,8 @@ _DIGITS: Final = b"0123456789"
 def prefix_of(key: bytes) -> bytes:
     """Return the prefix that covers a key and others of its kind: `cart:` for `cart:123`.
 
-    It ends before the first part that looks like an identifier, or before the last part. A name of one part loses its
-    trailing digits. If the result would be meaningless, the whole name is used, up to `LONGEST`.
+    The prefix ends before the first part that looks like an identifier, or before the last part. A name of one part
+    loses its trailing digits. If the result would be meaningless, the whole name is used, up to `LONGEST`.
     """
     begin = 0
     for separator in _SEPARATOR.finditer(key):

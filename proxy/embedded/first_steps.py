@@ -17,7 +17,7 @@ def show_first_steps(settings: Settings, listen: Sequence[str]) -> None:
 
     Args:
         settings: the proxy's settings.
-        listen: the addresses at which it accepts clients, as the log shows them.
+        listen: the addresses at which the proxy accepts clients, as the log shows them.
     """
     if settings.embedded and logs.style_of(settings.log_format) == "console":
         logs.print_below(first_steps(listen[0], settings.admin if settings.admin_page else None))

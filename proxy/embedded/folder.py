@@ -1,4 +1,4 @@
-"""The data folder of an embedded server: used by one server at a time, and protected from servers that cannot read it.
+"""The data folder of an embedded server: for one server at a time, and protected from servers that cannot read it.
 
 Its tests: tests/test_embedded.py.
 """
@@ -33,7 +33,7 @@ _MANIFEST: Final = "appendonly.aof.manifest"
 _SNAPSHOT: Final = "dump.rdb"
 
 _FORMAT: Final = re.compile(rb"REDIS[0-9]{4}|VALKEY[0-9]{3}")
-"""The beginning of an RDB file, and of an append-only file with an RDB preamble; the number is the format's version."""
+"""The beginning of an RDB file, or of an append-only file with an RDB preamble; the digits are the format's version."""
 
 _FORMAT_LENGTH: Final = 9
 _WRITER: Final = re.compile(rb"(redis|valkey)-ver[\x03-\x14]([0-9.]+)")
@@ -52,7 +52,7 @@ class DataFolder:
 
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncIterator[int]:
-        """Lock the folder for one server: two that append to the same file would corrupt it.
+        """Lock the folder for one server: two servers that append to the same file would corrupt it.
 
         Returns:
             The descriptor that holds the lock. A child that inherits it holds the lock as long as it lives, even if the
@@ -79,7 +79,7 @@ class DataFolder:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
                         if not waits:
-                            log.info("embedded server waits for its folder", directory=str(self.path))
+                            log.info("data folder in use by another embedded server: waiting", directory=str(self.path))
                         waits = True
                         await asyncio.sleep(POLL)
                     else:
@@ -88,9 +88,9 @@ class DataFolder:
             raise EmbeddedError(f"another embedded server uses the folder {self.path}") from error
 
     def parts(self) -> list[str]:
-        """Return the paths in the folder of the data that a server has to read.
+        """Return the names of the files and folders whose data a server must read; empty if there is no data.
 
-        A snapshot beside an append-only file is not included: the file holds all its data.
+        A snapshot beside an append-only file is not included: the append-only file holds all its data.
         """
         one, many, snapshot = (self.path / name for name in (_ONE_FILE, _MANY_FILES, _SNAPSHOT))
         found = [_ONE_FILE] if one.is_file() and one.stat().st_size else []
@@ -99,7 +99,7 @@ class DataFolder:
         return [_SNAPSHOT] if snapshot.is_file() and not found and not one.is_file() else found
 
     def copy_in_miniature(self, target: Path) -> None:
-        """Make a copy of this folder in which each file has only one key, named after its part.
+        """Make a copy of this folder in which each file has only one key: the name of its part.
 
         File names, formats and versions are the same. So a server that starts there and finds the keys of all `parts`
         will read all of this folder's data.
@@ -121,7 +121,7 @@ class DataFolder:
                     (target / _MANY_FILES / path.name).write_bytes(_miniature(path, _MANY_FILES))
 
     def writer(self) -> str | None:
-        """Return which server wrote the data, such as ``redis 8.0.2``, if its files tell."""
+        """Return the server that wrote the data, such as ``redis 8.0.2``; None if the files do not name it."""
         files = [self.path / _ONE_FILE, self.path / _SNAPSHOT]
         if (self.path / _MANY_FILES).is_dir():
             files += sorted((self.path / _MANY_FILES).iterdir())
@@ -138,14 +138,14 @@ class DataFolder:
 
     @property
     def is_converted(self) -> bool:
-        """Whether a server has split the single append-only file since `note_layout`, so that older ones ignore it."""
+        """Whether a server has split the single append-only file since `note_layout`. Older servers then ignore it."""
         return self._was_one_file and (self.path / _MANY_FILES).exists()
 
     def take_back(self) -> None:
-        """Undo the first step of the split, which moves the file, after a server that got no further.
+        """Move the single append-only file back if a server moved it and then failed.
 
-        Redis 7 and later move the file before they read it. If they then reject it, an older server that could read it
-        would not find it.
+        Redis 7 and later begin to split the file by moving it, and only then read it. If such a server rejects the
+        file, an older one that could read it would not find it.
         """
         many = self.path / _MANY_FILES
         if self.is_converted and {path.name for path in many.iterdir()} == {_ONE_FILE, _MANIFEST}:
@@ -164,5 +164,5 @@ def _miniature(path: Path, key: str) -> bytes:
     name, version = key.encode(), _FORMAT.match(_beginning(path, _FORMAT_LENGTH))
     if version is None:
         return b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(name), name)
-    # Database 0, a string, the end; a zero checksum is not checked.
+    # The rest of the file: database 0, one string, the end mark, and a checksum of zero, which servers do not check.
     return b"%b\xfe\x00\x00%c%b\x011\xff" % (version[0], len(name), name) + bytes(8)

@@ -2,12 +2,13 @@
 
 Its tests: tests/test_embedded.py.
 
-A script for a separate interpreter, ``python -I -S guard.py GRACE FOLDER COMMAND...``, not to be imported.
-Standard input is a pipe whose only other end the proxy holds. The kernel closes that end however the proxy dies,
-``kill -9`` included, and then the guard ends the command (SIGTERM, after GRACE seconds SIGKILL) and removes FOLDER.
+This is a script for a separate interpreter: ``python -I -S guard.py GRACE FOLDER COMMAND...``. Do not import it.
+Standard input is a pipe, and only the proxy holds its other end. The kernel closes that end however the proxy dies,
+even by ``kill -9``. Then the guard ends the command (SIGTERM, after GRACE seconds SIGKILL) and removes FOLDER.
 
-Why not Linux's PR_SET_PDEATHSIG: it sends one signal, once. A server inside an endless script does not handle SIGTERM,
-and SIGKILL loses writes not yet in the append-only file; neither removes the folder, and other systems lack it.
+Linux's PR_SET_PDEATHSIG would not be enough: it sends one signal, once. A server inside an endless script does not
+handle SIGTERM, and SIGKILL loses writes not yet in the append-only file. Neither signal removes the folder, and other
+systems lack PR_SET_PDEATHSIG.
 """
 
 import os
@@ -41,8 +42,8 @@ def main() -> int:
         The command's exit status; 128 plus the signal's number if a signal ended it, as in a shell.
     """
     grace, folder, *command = sys.argv[1:]
-    # The guard exits only after its child: a service manager that signals every process of the service must not end the
-    # guard first. Not SIG_IGN, which the child would inherit.
+    # A service manager may signal every process of the service, but the guard must outlive its child. Use an empty
+    # handler: the child would inherit SIG_IGN.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     try:

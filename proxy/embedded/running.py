@@ -10,7 +10,7 @@ from proxy.settings import Settings, SettingsError
 
 
 def of_running(settings: Settings) -> Settings:
-    """Return settings with the address of the running proxy's embedded server; unchanged without `embedded`.
+    """Return settings with the address of the running proxy's embedded server, or unchanged if `embedded` is off.
 
     Raises:
         SettingsError: no such proxy answers.

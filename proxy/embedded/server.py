@@ -27,7 +27,7 @@ SOCKET_PATH_LIMIT = 103
 """Maximum size of a Unix socket's path on every system, in bytes (Linux takes 107)."""
 
 START_TIMEOUT = 30.0
-"""Seconds that a starting server may stay silent. While it loads its data it is not silent: it answers LOADING."""
+"""Seconds that a starting server may stay silent. A server that loads its data is not silent: it answers LOADING."""
 
 GRACE = 10.0
 """Seconds that a server has to exit after SIGTERM, before SIGKILL."""
@@ -70,8 +70,8 @@ class EmbeddedServer:
         """Start the server and wait until it answers.
 
         Raises:
-            EmbeddedError: it cannot be started, exited at once or did not answer in time, or no server here reads the
-                data; nothing is left running, and the data is unchanged.
+            EmbeddedError: the server cannot be started, exited at once or did not answer in time, or no server here
+                reads the data; nothing is left running, and the data is unchanged.
             ServerBinaryNotFound: there is no server to start.
         """
         binaries = find_servers() if self._binaries is None else self._binaries
@@ -107,12 +107,12 @@ class EmbeddedServer:
         """Wait until the server has exited, by `stop` or by itself.
 
         Returns:
-            Its exit status; 128 and the signal's number where a signal ended it.
+            Its exit status; 128 plus the signal's number if a signal ended it.
         """
         return await self._started.wait()
 
     async def stop(self) -> None:
-        """Stop the server, gracefully if possible, and remove its socket. Harmless if it does not run."""
+        """Stop the server, gracefully if possible, and remove its socket. Harmless if it is not running."""
         if self._process is not None:
             await self._process.stop()
 
@@ -127,7 +127,7 @@ async def _reader_of(data: DataFolder, binaries: Sequence[Path]) -> Path:
     """Return the first server that reads everything in the folder, without changing the folder.
 
     Raises:
-        EmbeddedError: no server does.
+        EmbeddedError: no server reads everything.
     """
     parts = data.parts()
     if not parts:
@@ -160,7 +160,7 @@ async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | No
     """Try a server on a miniature copy of the folder.
 
     Returns:
-        Why it does not read the folder; None if it does.
+        Why the server does not read the folder; None if it does.
     """
     trial = ServerProcess(binary)
     try:
@@ -187,7 +187,7 @@ class ServerProcess:
 
     Args:
         binary: the server.
-        inherit: a descriptor that it inherits and keeps open.
+        inherit: a descriptor that the server inherits and keeps open.
 
     Raises:
         OSError: the private folder cannot be created.
@@ -211,13 +211,14 @@ class ServerProcess:
         return self.folder / "redis.sock"
 
     async def start(self, directory: Path | None = None) -> None:
-        """Start it and wait until it answers.
+        """Start the server and wait until it answers.
 
         Args:
             directory: the folder for its data, with the append-only file on; None to keep data in memory only.
 
         Raises:
-            EmbeddedError: it cannot be started, exited at once or did not answer in time; nothing is left running.
+            EmbeddedError: the server cannot be started, exited at once or did not answer in time; nothing is left
+                running.
         """
         options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         options += ["--save", "", "--daemonize", "no", "--logfile", "", "--dir", str(directory or self.folder)]
@@ -233,17 +234,17 @@ class ServerProcess:
             raise
 
     async def wait(self) -> int:
-        """Wait until it has exited.
+        """Wait until the server has exited.
 
         Returns:
-            Its exit status; 128 and the signal's number where a signal ended it.
+            Its exit status; 128 plus the signal's number if a signal ended it.
         """
         if self._process is None:
             raise RuntimeError("the embedded server has not been started")
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Stop it, gracefully if possible, and remove its socket. Harmless if it does not run."""
+        """Stop the server, gracefully if possible, and remove its socket. Harmless if it is not running."""
         self._drop_lifeline()
         if self._process is not None:
             try:
@@ -269,7 +270,7 @@ class ServerProcess:
                 stdin=lifeline,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                # Ctrl-C is for the proxy, which stops the server after its clients have gone.
+                # Ctrl-C must not reach the server: the proxy stops it after its clients have gone.
                 start_new_session=True,
                 pass_fds=() if self._inherit is None else (self._inherit,),
             )
@@ -333,7 +334,7 @@ async def _answers(socket: Path) -> bool:
     """Send PING until the server answers.
 
     Returns:
-        Whether it answered a PING before it had been silent for too long.
+        Whether the server answered; False if it was silent for too long.
     """
     clock = asyncio.get_running_loop().time
     patience = clock() + START_TIMEOUT

@@ -1,1 +1,1 @@
-"""`expiremember-proxy events`: manage expiry notifications. The scripts that remove expired members send them."""
+"""`expiremember-proxy events`: manage the notifications that scripts send when they remove expired members."""

@@ -52,7 +52,7 @@ def set_rule(settings: Settings, rule: Rule) -> int:
 
 
 def remove_rule(settings: Settings, pattern: bytes) -> int:
-    """Remove the rule for a pattern; return the exit status: 1 if there is none."""
+    """Remove the rule for a pattern; return the exit status: 1 if there is no such rule."""
     upstream = Upstream(settings, settings.upstream)
 
     async def work(store: Store) -> None:
@@ -79,7 +79,7 @@ def list_rules(settings: Settings) -> int:
 
 
 def tail(settings: Settings, stream: bytes, count: int, *, follow: bool) -> int:
-    """Print the last entries of a stream; with `follow` new ones too. Return the exit status: 1 without a stream."""
+    """Print the last entries of a stream, with `follow` also new ones. Return the exit status: 1 without a stream."""
     upstream = Upstream(settings, settings.upstream)
 
     async def work(store: Store) -> None:
@@ -124,7 +124,7 @@ def _complain(text: str) -> None:
 
 
 def show(name: bytes) -> str:
-    """Return a name as printable text that fits on a line and holds no control characters."""
+    """Return a name as text that fits on a line, without control characters."""
     text = name.decode("utf-8", "backslashreplace")
     if not text.isprintable() or text != text.strip() or not text:
         text = repr(name)[1:]

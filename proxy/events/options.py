@@ -17,7 +17,7 @@ from proxy.events.rules import MOST_ENTRIES, Rule
 from proxy.keydb.options import SETTINGS
 from proxy.settings import Settings
 
-__all__ = ["SETTINGS", "group"]  # passed on: `import` has the same settings
+__all__ = ["SETTINGS", "group"]  # `SETTINGS` is that of `import`, which takes the same settings
 
 HELP: Final = """Manage expiry notifications: rules say where expired members are reported.
 
@@ -52,7 +52,7 @@ def group(load: Load, settings: list[click.Parameter], context_settings: dict[st
 
     Args:
         load: loads the settings.
-        settings: the flags of the settings that apply here.
+        settings: the flags of the settings that apply to these commands.
         context_settings: Click's settings, such as how help is shown.
     """
 

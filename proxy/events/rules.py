@@ -6,10 +6,10 @@ A rule is a member of a sorted set (`Names.events`) of its database, with the sc
 
     <maxlen> <0 or 1: with values> <database> <letters>-<l> <size of the pattern>:<pattern><list><stream>
 
-The list is stored as the name of its shadow without the prefix, because the script needs both names; l is its size,
-empty if there is no list.
+The list is stored as the name of its shadow without the prefix, because the scripts need both names. l is the size of
+that name, empty if there is no list.
 
-`proxy/scripts/lua/shared/lapse.lua` reads it.
+`proxy/scripts/lua/shared/lapse.lua` reads the rules.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Final
 from proxy.scripts.naming import Names, hash_tag, slot
 
 LETTERS: Final = "STIV"
-"""The kinds of messages, as letters of Redis's notify-keyspace-events: subkeyspace, subkeyevent, subkeyspaceitem,
-subkeyspaceevent."""
+"""The kinds of messages, as letters of Redis's notify-keyspace-events, in order: subkeyspace, subkeyevent,
+subkeyspaceitem, subkeyspaceevent."""
 
 LONGEST: Final = 1024
 """Maximum size of a pattern, stream name or list name, in bytes."""
 
 MOST: Final = 64
-"""Maximum number of rules per database: each is matched against every key in which members expire."""
+"""Maximum number of rules per database, because each is matched against every key in which members expire."""
 
 MOST_ENTRIES: Final = 1 << 53
 
 _ENCODED: Final = re.compile(rb"(\d+) ([01]) (\d+) ([A-Z]*)-(\d*) (\d+):(.*)", re.DOTALL)
-_NAMES: Final = Names(b"-")  # the prefix does not matter here
+_NAMES: Final = Names(b"-")  # any prefix will do, because `encode` removes it
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
 
 
@@ -43,12 +43,12 @@ class RuleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What to do when members of keys that match a pattern expire.
+    """A rule: how to report members that expire in keys that match a pattern.
 
     Attributes:
         pattern: the keys, as a pattern of KEYS.
         stream: the stream that gets an entry for each member; empty for none.
-        value: whether to add the field's value or the score to entries, and to push it instead of the member.
+        value: whether to add the field's value, or the score, to entries, and to push that instead of the member.
         maxlen: about how many entries the stream keeps; 0 for all.
         letters: the kinds of messages that are published, of `LETTERS`.
         database: the database of the keys and the stream, for the names of channels.
@@ -70,7 +70,7 @@ class Rule:
             prefix: the beginning of the reserved names.
 
         Raises:
-            RuleError: it is not.
+            RuleError: the rule is not valid.
         """
         if not self.pattern:
             raise RuleError("the pattern is empty; * matches every key")
@@ -116,7 +116,7 @@ def key_part(pattern: bytes) -> bytes:
 
 
 def decode(text: bytes) -> Rule | None:
-    """Decode a stored rule; None if it is not one."""
+    """Decode a stored rule; return None if the text is not a rule."""
     found = _ENCODED.fullmatch(text)
     if found is None:
         return None
@@ -131,7 +131,7 @@ def decode(text: bytes) -> Rule | None:
 
 
 def literal_tag(pattern: bytes) -> bytes | None:
-    """Return the hash tag that all keys of a pattern share; None if that is not certain."""
+    """Return the hash tag that all keys of a pattern certainly share; None if there is none."""
     tag = hash_tag(pattern)
     if tag is None or _SPECIAL.search(pattern[: pattern.index(b"}", pattern.index(b"{")) + 1]):
         return None

@@ -1,4 +1,4 @@
-"""Reads and writes a server's rules for events, and reads streams. Errors are one line for people.
+"""Read and write a server's rules for events, and read streams. Errors have one line of text for people.
 
 Its tests: tests/test_events_command.py.
 """
@@ -41,7 +41,7 @@ class Target:
     """The stream or list that a rule writes to.
 
     Attributes:
-        size: how many entries or elements it has; None if not known.
+        size: the number of entries or elements; None if not known.
         is_one: whether the key has the right type or does not exist yet.
     """
 
@@ -54,10 +54,10 @@ class Found:
     """A rule that is stored.
 
     Attributes:
-        database: its database.
+        database: the database with the rule.
         rule: the rule; None if it cannot be decoded.
-        stream: its stream.
-        list: its list.
+        stream: the stream of the rule.
+        list: the list of the rule.
     """
 
     database: int
@@ -67,14 +67,14 @@ class Found:
 
 
 class Store:
-    """The rules and streams of a server, on one connection of its own.
+    """The rules and streams of a server, over a connection of its own.
 
     Args:
         upstream: the server.
         names: the names of the proxy's own keys there.
         connection: the connection.
 
-    Every method raises `StoreError`.
+    Every method raises `StoreError` if the server fails or refuses.
     """
 
     def __init__(self, upstream: Upstream, names: Names, connection: Any) -> None:
@@ -83,7 +83,7 @@ class Store:
         self._connection = connection
 
     async def put(self, rule: Rule) -> bool:
-        """Set a rule; return whether there was one for the pattern before."""
+        """Set a rule; return whether it replaces a rule for the pattern."""
         for name, noun in ((rule.stream, "stream"), (rule.list, "list")):
             kind = await self._ask("TYPE", name) if name else b"none"
             if kind.decode() not in (noun, "none"):
@@ -97,7 +97,7 @@ class Store:
         return had > 0
 
     async def remove(self, database: int, pattern: bytes) -> bool:
-        """Remove the rule for a pattern; return whether there was one."""
+        """Remove the rule for a pattern; return whether there was such a rule."""
         return await self._replace(database, b"", pattern) > 0
 
     async def _replace(self, database: int, rule: bytes, pattern: bytes) -> int:
@@ -138,7 +138,7 @@ class Store:
             return Target(0) if kind == b"none" else Target(is_one=False)
         try:
             return Target(int(await self._say(ask, name)))
-        except ResponseError:  # no permission
+        except ResponseError:  # the user may not run the command
             return Target()
 
     async def is_there(self, key: bytes) -> bool:
@@ -151,7 +151,7 @@ class Store:
         return [(number, _fields(flat)) for number, flat in reversed(rows)]
 
     async def after(self, stream: bytes, number: bytes) -> list[tuple[bytes, Fields]]:
-        """Return the entries of a stream after the given one; wait a moment if there are none."""
+        """Return the entries of a stream after the entry with this ID; wait a moment if there are none."""
         reply = await self._ask("XREAD", "COUNT", 1000, "BLOCK", _BLOCK_MS, "STREAMS", stream, number)
         return [(number, _fields(flat)) for number, flat in reply[0][1]] if reply else []
 
@@ -175,7 +175,7 @@ async def opened(upstream: Upstream, names: Names) -> AsyncIterator[Store]:
     """Connect to the server.
 
     Raises:
-        StoreError: it cannot be reached, or another server has become the primary meanwhile.
+        StoreError: the server cannot be reached, or another one has become the primary meanwhile.
     """
     control = None
     try:

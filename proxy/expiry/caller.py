@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -21,35 +20,35 @@ from proxy.scripts.calls import control_script
 from proxy.scripts.naming import Names
 
 ELSEWHERE: Final = -1
-"""What a script returns for a key that a cluster node does not have or cannot serve."""
+"""A script's result for a key that a cluster node does not have or cannot serve."""
 
 Call: TypeAlias = tuple[list[bytes], list[bytes | int | str]]
 """KEYS and ARGV of a script."""
 
 
 Aside: TypeAlias = Callable[..., Awaitable[list[Any]]]
-"""Returns the replies to small requests, some of which may be errors."""
+"""Sends small requests and returns their replies. Errors are returned, not raised."""
 
 _CHANGE: Final = re.compile(
     rb"^(?:rdb_(?:changes_since_last_save|last_save_time|saves)|(?:expired|evicted)_(?:keys|subkeys|fields)"
     rb"|role|master_replid|slave_repl_offset):\S+",
     re.MULTILINE,
 )
-"""Fields of INFO that change with the data: writes since the last snapshot, snapshots, keys removed without a write,
-and a replica's source."""
+"""Fields of INFO that change with the data: writes since the last snapshot, snapshots, keys and fields that expired or
+were evicted, and a replica's source."""
 
 _DATABASE: Final = re.compile(rb"^db(\d+):", re.MULTILINE)
 
 COMPLETE: Final = b"*"
-"""The mark in a list of covered prefixes which says that they cover all keys in the same database's index, so that the
-index need not be read."""
+"""A mark in a list of covered prefixes: they cover all keys in that database's index, so nobody has to read the index.
+"""
 
 
 class Listing(Enum):
-    """Where to list covered prefixes; the values are arguments of the script."""
+    """When to list covered prefixes in a database. The values are arguments of the script `cover`."""
 
     BESIDE = "beside"
-    """Only if the database has an index."""
+    """If the database has an index."""
     HERE = "here"
     """Always."""
     WHOLE = "whole"
@@ -70,10 +69,10 @@ class Caller:
         home: the database that control connections use.
 
     Attributes:
-        aside: sends requests over the connection between proxies, which costs half as much. Only for small replies:
-            the server disconnects a client that is slow to read large ones there.
+        aside: sends requests over the connection between proxies, at half the cost of a control connection. Use it
+            only for small replies: the server disconnects a subscriber that is slow to read large ones.
 
-    Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
+    Every method raises `redis.exceptions.RedisError` if the server does not answer, or answers with an error.
     """
 
     def __init__(self, control: Redis, names: Names, commands: ServerCommands, home: int) -> None:
@@ -84,7 +83,7 @@ class Caller:
         self.aside: Aside = self._ask_in_turn
 
     async def evaluate(self, name: str, keys: Iterable[bytes], arguments: Iterable[bytes | int | str]) -> Any:
-        """Return the reply to a script whose keys are in one slot; in a cluster, a slot of this node."""
+        """Run a script and return its reply. In a cluster, all keys must be in one slot of this node."""
         [reply] = await self.call(name, [(list(keys), list(arguments))])
         if isinstance(reply, ResponseError):
             raise reply
@@ -105,8 +104,8 @@ class Caller:
             name: the script.
             calls: KEYS and ARGV for each slot.
             asking: whether the slots are being moved to the node, so that ASKING is needed.
-            quiet: whether to call its short form; see `script`.
-            undeclared: whether ARGV lists all keys, after their number.
+            quiet: whether to call the script's short form, which sends no events.
+            undeclared: whether ARGV begins with all keys (`all_in_arguments`).
 
         Returns:
             The replies. If a cluster node does not have all keys of a slot, its error is the reply for that slot.
@@ -142,7 +141,7 @@ class Caller:
     async def glance(self, index: bytes) -> tuple[int, float]:
         """Return the server's clock, in Unix µs, and the earliest deadline in the control connections' database, in ms.
 
-        The deadline is infinite if there is none, and minus infinity if the index has the wrong type. No script runs.
+        Infinity means that there is no deadline; minus infinity, that the index has the wrong type. No script runs.
         """
         time, first = await self.aside(("TIME",), ("ZRANGE", index, "0", "0", "WITHSCORES"))
         if isinstance(first, Exception) and not str(first).startswith("WRONGTYPE"):
@@ -169,12 +168,24 @@ class Caller:
         return words if isinstance(words, dict) else dict(zip(words[::2], words[1::2], strict=True))
 
     async def round_trip(self) -> None:
-        """Wait until the server has replied to a request on a control connection, whatever the reply."""
-        with suppress(ResponseError):
+        """Wait until the server has replied to a request on a control connection.
+
+        Raises:
+            TimeoutError: the server is running a script (BUSY), and nothing else meanwhile.
+        """
+        try:
             await self.ask("PING")
+        except ResponseError as error:
+            if str(error).startswith("BUSY"):
+                raise TimeoutError(str(error)) from error
+
+    async def clients(self) -> bytes:
+        """Return the server's clients, one line each (CLIENT LIST)."""
+        reply: bytes = await self.ask("CLIENT", "LIST")
+        return reply
 
     async def ask(self, *words: str) -> Any:
-        """Return the reply to a command unchanged, without redis-py's conversion."""
+        """Send a command and return the reply unchanged, without redis-py's conversion."""
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             await connection.send_command(*words)
@@ -186,12 +197,12 @@ class Caller:
         return await self._ask_together(requests)
 
     async def exist(self, databases: list[int], names: Sequence[bytes]) -> bool:
-        """Return whether any of some keys exists in any database; no script runs."""
+        """Return whether any of some keys exists in any of some databases, without running a script."""
         asks, take = PLAINLY["traces"](list(names), [*databases])
         return bool(take(await self._ask_together(asks)))
 
     async def _ask_together(self, asks: Iterable[tuple[bytes | int | str, ...]]) -> list[Any]:
-        """Return the replies to commands, some in other databases; errors are returned too."""
+        """Send commands, which may select other databases, and return the replies. Errors are returned, not raised."""
         commands = [*asks, ("SELECT", self._home)]
         connection = await self._control.connection_pool.get_connection()  # type: ignore[no-untyped-call]
         replies: list[Any] = []
@@ -209,15 +220,15 @@ class Caller:
         return replies[:-1]
 
     async def covered(self, databases: list[int], name: bytes, index: bytes) -> dict[int, tuple[list[bytes], bool]]:
-        """Read the lists of covered prefixes; no script runs.
+        """Read the lists of covered prefixes without running a script.
 
         Args:
-            databases: their numbers.
+            databases: the numbers of the databases.
             name: the name of the list.
             index: the name of the index.
 
         Returns:
-            For each existing database: the entries, `MOST_COVERED` at most, and whether there is an index.
+            For each existing database: the prefixes, `MOST_COVERED` at most, and whether there is an index.
         """
         asks: list[tuple[bytes | int | str, ...]] = []
         for database in databases:

@@ -1,4 +1,4 @@
-"""Estimate the server's clock: every deadline is judged by it, so that several proxies agree.
+"""Estimate the server's clock: every deadline is judged by that clock, so that several proxies agree.
 
 Its tests: tests/test_clock.py.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 DRIFT: Final = 500e-6
-"""How fast the server's clock and this machine's may drift apart: ms for each ms. Time services correct clocks by no
+"""Maximum assumed drift between the server's clock and this machine's, in ms per ms. Time services correct clocks by no
 more. Faster drift looks like many small steps, each noticed with the next reply."""
 
 _RESOLUTION_MS: Final = 0.001
@@ -19,12 +19,12 @@ _RESOLUTION_MS: Final = 0.001
 
 
 class ServerClock:
-    """Bounds the present time of the server's clock.
+    """Bounds the current time of the server's clock.
 
-    A reply with the server's time was made between two moments of this machine's monotonic clock. That gives bounds for
-    the offset between the clocks, as far apart as the round trip took. Bounds widen with age, by `DRIFT`; those from
-    all replies hold at once. If a new reply contradicts earlier ones, the server's clock has been stepped, and only the
-    new bounds count. This machine's wall clock is not used.
+    The server reads its clock after the request is sent and before the reply arrives. This machine's monotonic clock
+    times both. So the offset between the two clocks is known to within the round-trip time. The bounds widen with age,
+    by `DRIFT`; each reply narrows them. A reply that contradicts earlier ones shows that the server's clock has been
+    stepped: then only the new bounds count. After the first reply, this machine's wall clock has no influence.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class ServerClock:
         return local + self._high + DRIFT * (local - self._at)
 
     def doubt(self) -> float:
-        """Return how far the server's time can be before `latest`, in ms."""
+        """Return how far the server's time may lie before `latest`, in ms."""
         return self._high - self._low + 2 * DRIFT * (self.local() - self._at)
 
     def observe(self, sent: float, received: float, server: float) -> None:
-        """Take a reply into account, as soon as it has arrived.
+        """Update the bounds from a reply. Call this as soon as the reply has arrived.
 
         Args:
             sent: `local` when the request was sent.
@@ -63,7 +63,7 @@ class ServerClock:
         if self._answered and low <= earlier_high and earlier_low <= high:
             self._low, self._high = max(low, earlier_low), min(high, earlier_high)
         elif sent < self._stepped:
-            # Sent before the step was noticed, so the reply may be from before the step: ignore it.
+            # The request was sent before the step was noticed, so its reply may be older than the step: ignore it.
             return
         else:
             step = (low + high - earlier_low - earlier_high) / 2

@@ -43,16 +43,16 @@ WEEDED_AT_ONCE: Final = 1_000
 """Number of list elements that one script looks at, if many are due."""
 
 WEEDED_ANEW: Final = 20
-"""How often to start again if a writer that bypasses the proxy changes the list meanwhile."""
+"""Maximum number of restarts because others change the list. After that, elements may be skipped."""
 
 _WEEDED: Final = -2
-"""What the script returns if nothing is left to do."""
+"""The position that the script `weed` returns when nothing is left to do."""
 
 TELLING_SECONDS: Final = 60.0
-"""How long to call the long form of scripts, which can send events, after a rule for events has matched."""
+"""How long after the match of a rule to call the long form of scripts, which can send events."""
 
 VOID_MS: Final = 60_000
-"""Minimum time for which `TTL` shows a void deadline, as in KeyDB, before the background pass frees it."""
+"""Minimum time, in ms, for which `TTL` shows a void deadline, as in KeyDB, before the background pass frees it."""
 
 LEFTOVERS_AT_ONCE: Final = 100
 """Number of keys of an index to read at once for the background pass."""
@@ -71,9 +71,9 @@ class Engine:
         coverage: the covered keys.
         clock: the server's clock, which the engine updates.
         batch: maximum number of members that one script removes.
-        metrics: counts what is removed.
+        metrics: counts removals.
 
-    Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
+    Every method raises `redis.exceptions.RedisError` if the server does not answer, or answers with an error.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Engine:
         self._telling_until = -math.inf
 
     async def answer(self, question: Question) -> None:
-        """Answer a question, in all databases. A replica in a cluster removes nothing."""
+        """Do what a request needs before it may be sent, in all databases. A replica in a cluster removes nothing."""
         slots = self._names.slots
         if slots is not None and not slots.primary:
             await self._indexes.look_at_role()
@@ -111,7 +111,7 @@ class Engine:
             await self._remove_due(question.due)
         if question.unclear:
             question.found.update(await self._indexes.have(list(question.unclear)))
-            self._coverage.learn(question.found)  # the deadlines may have been set unannounced
+            self._coverage.learn(question.found)  # other clients may have set deadlines without announcing them
         if question.leftover:
             await self._drop_leftovers(question.leftover)
         if question.arrivals:
@@ -121,9 +121,12 @@ class Engine:
 
     async def _remove_everything_due(self) -> None:
         while True:
+            since = self._clock.latest()
             looks, _ = await self._indexes.look()
             if not any(look.due for look in looks):
-                if min((look.earliest for look in looks), default=math.inf) > self._clock.latest() + AHEAD_MS:
+                earliest = min((look.earliest for look in looks), default=math.inf)
+                if earliest > self._clock.latest() + AHEAD_MS:
+                    self._coverage.cleared.note([None], since, earliest)
                     return
                 await asyncio.sleep(_NEARLY)
             for look in looks:
@@ -149,7 +152,7 @@ class Engine:
         await self._indexes.note_elsewhere(keys)
         slots, number = self._names.slots, slot(keys[0])
         if slots is not None and number in slots.owned and number not in slots.moving:
-            await self._cleared(keys)  # meanwhile the slot has become the node's own
+            await self._cleared(keys)  # the slot has become the node's own meanwhile
         else:
             await self._clear_on_its_way(keys)
 
@@ -189,7 +192,7 @@ class Engine:
     async def _clear_on_its_way(self, keys: list[bytes]) -> None:
         """Remove due members from keys of a slot that is being moved, if key and shadow are at this node.
 
-        The index may be at the other node and is not changed here: the slot is read after the move.
+        The index is not changed: it may be at the other node, and is read again after the move.
         """
         slots = self._names.slots
         if slots is None or slot(keys[0]) not in slots.moving:
@@ -242,7 +245,7 @@ class Engine:
         """Remove due members from some keys of one database, at most a batch.
 
         Args:
-            database: its number.
+            database: the number of the database.
             due: the keys, `SWEPT_AT_ONCE` at most, with their earliest deadlines.
             trigger: the cause, for the metrics.
 
@@ -267,7 +270,7 @@ class Engine:
                 elsewhere.append(key)
                 continue
             earliest = float(after) if after else None
-            # If no member was removed, the index was wrong, which clients' scripts can cause: then nothing was late.
+            # Nothing was late if no member was removed: the index was wrong, which clients' scripts can cause.
             if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
                 self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
         await self._indexes.note_elsewhere(elsewhere)
@@ -276,7 +279,7 @@ class Engine:
         return int(gone)
 
     async def _weed(self, trigger: Literal["sweep", "request"], database: int, key: bytes) -> int:
-        """Remove due elements from a list with many of them, a part at a time, so that no other client waits long.
+        """Remove due elements from a list that has many, a part at a time, so that no other client waits long.
 
         Returns:
             How many members were removed.
@@ -306,13 +309,13 @@ class Engine:
     async def _remove(
         self, trigger: Literal["sweep", "request"], name: str, call: Call, *, undeclared: bool = False
     ) -> Any:
-        """Run a script that removes members, in its short form while no rule for events has matched lately.
+        """Run a script that removes members. Use its short form while no rule for events has matched lately.
 
         Args:
             trigger: the cause, for the metrics.
             name: the script.
-            call: its KEYS and ARGV.
-            undeclared: whether ARGV lists all keys, after their number.
+            call: KEYS and ARGV of the script.
+            undeclared: whether ARGV begins with all keys (`all_in_arguments`).
 
         Returns:
             The reply, or an error as returned by `Caller.call`.
@@ -326,7 +329,7 @@ class Engine:
         return (await self._caller.call(name, [call], undeclared=undeclared))[0]
 
     def _count_told(self, told: list[int | bytes]) -> None:
-        """Count the events that a script has sent, and warn of those that the server refused."""
+        """Count the events that a script has sent; warn of events that the server refused."""
         error = count_told(self._metrics, told)
         if error:
             self._say_lost(
@@ -346,19 +349,19 @@ class Engine:
     async def void_pages(
         self, database: int, pages: Sequence[tuple[bytes, bytes]], *, own: bool
     ) -> list[tuple[bytes, int, int, int]]:
-        """Void the deadlines of absent members in a part of each of some keys' shadows.
+        """Void the deadlines of absent members in some keys: for each key, in one part of its shadow.
 
         Args:
             database: the keys' database.
-            pages: the keys, all of one slot, each with its cursor; b"0" to begin. (Within a list the cursor also
-                records what has been found.)
-            own: whether the server has its own commands for TTLs of fields: then deadlines that the proxy's versions of
-                those commands have set become native TTLs.
+            pages: the keys, all of one slot, each with its cursor; b"0" to begin. (For a list the cursor also records
+                which members have been found.)
+            own: whether the server has its own commands for TTLs of fields. If so, deadlines that were set by the
+                proxy's versions of those commands become native TTLs.
 
         Returns:
-            For each key the next cursor (b"0" at the end), how many deadlines were checked (more if the work was
-            expensive, for the rate limit), how many were voided, and how many were void before; the last keys are
-            missing if `MEMBERS_AT_ONCE` were checked before them.
+            For each key: the next cursor (b"0" at the end), how many deadlines were checked (a higher number if the
+            work was expensive, for the rate limit), how many were voided, and how many were void before. Keys that
+            were not reached within `MEMBERS_AT_ONCE` checks are missing.
         """
         keys, cursors = zip(*pages, strict=True)
         call: Call = self._names.involved(keys), [database, MEMBERS_AT_ONCE, VOID_MS, "own" if own else "", *cursors]
@@ -369,8 +372,11 @@ class Engine:
         return [(cursor, int(seen), int(voided), int(aged)) for cursor, seen, voided, aged in reply]
 
     async def heal(self, database: int, keys: list[bytes]) -> list[bytes]:
-        """Correct the indexes from the shadows of some keys, `KEYS_AT_ONCE` at most; return the keys whose entries were
-        wrong."""
+        """Correct the index from the shadows of some keys, `KEYS_AT_ONCE` at most.
+
+        Returns:
+            The keys for which the index was wrong.
+        """
         calls: list[Call] = [(self._names.involved(group), [database]) for group in self._names.by_slot(keys)]
         healed: list[bytes] = []
         for reply in await self._caller.call("heal", calls):
@@ -380,9 +386,9 @@ class Engine:
         return healed
 
     async def list_covered(self, databases: Mapping[int, Listing], entries: Collection[bytes]) -> None:
-        """Write the lists of covered prefixes in the server, which proxies that start later read.
+        """Write the covered prefixes to the server, for proxies that start later.
 
-        If the server refuses the write, the tracker lists them later.
+        The tracker lists them later if the server refuses the write.
         """
         if self._names.slots is not None or not databases:
             return
@@ -394,25 +400,25 @@ class Engine:
             log.debug("covered prefixes not listed", error=one_line(error))
 
     async def page_of_index(self, database: int, cursor: bytes, number: int | None) -> tuple[bytes, list[bytes]]:
-        """Return some keys of the index of a database or slot, and the next cursor: b"" at the end."""
+        """Return the next cursor (b"" at the end) and some keys of the index of a database or slot."""
         found = await self.own_names(database, b"", cursor, number, b"", LEFTOVERS_AT_ONCE)
         return found[1], found[3]
 
     async def own_names(
         self, database: int, names: bytes, entries: bytes, number: int | None, pattern: bytes, step: int
     ) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
-        """Scan for names of the proxy's own keys, and keys in an index, one step at a time.
+        """Scan, one step at a time, for names of the proxy's own keys, and for keys in an index.
 
         Args:
-            database: its number.
-            names: the cursor among all names; b"" at the end.
-            entries: the cursor in the index.
+            database: the number of the database.
+            names: the cursor among all names; b"" to leave them out.
+            entries: the cursor in the index; b"" to leave it out.
             number: the slot of the index; None for the one index of a database.
             pattern: the pattern of the names.
             step: how many names to look at.
 
         Returns:
-            The two cursors; the names; the keys.
+            The two next cursors, each b"" at the end; the names; the keys.
         """
         arguments: list[bytes | int | str] = [database, names, entries, pattern, step]
         [reply] = await self._caller.call("own_names", [([self._names.index_of(number)], arguments)])

@@ -1,10 +1,10 @@
-"""Rebuild the index from the shadows, slowly and in the background, wherever the two differ.
+"""Correct the index in the background where it differs from the shadows.
 
 Its tests: tests/test_background.py.
 
-Any user who may set deadlines may write to the index, and so damage it with a script. A deadline that is missing from
-the index, or stands there with a later time, is swept late. This pass goes through all databases and rewrites the
-index from the shadows.
+Any user who may set deadlines may also write to the index, and can damage it with a script. Members of a key are swept
+late if the key is missing from the index, or has too late a deadline there. This pass goes through all databases and
+corrects the index from the shadows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BETWEEN_ROUNDS: Final = 5.0
 """Seconds from the end of one round to the beginning of the next."""
 
 STEP: Final = 1000
-"""How many keys the server looks at in one step, which takes about 0.2 ms."""
+"""How many keys the server looks at in one step. This takes about 0.2 ms."""
 
 STEP_SECONDS: Final = 0.1
-"""How long to leave the server to others after a step: 10,000 keys a second."""
+"""Pause after a step, for the server's other clients: at most 10,000 keys a second are checked."""
 
 
 class Healing:
-    """The background pass over the proxy's own keys.
+    """The background pass that corrects the indexes.
 
     Args:
         engine: looks at the keys and corrects the indexes.
@@ -49,7 +49,7 @@ class Healing:
         self._names = names
         self._coverage = coverage
         self._tracker = tracker
-        self._seen: object = None  # `Engine.changes` before the last complete round
+        self._seen: object = None  # `Engine.changes` when the last complete round began
         self._pattern = re.sub(rb"([][*?\\^-])", rb"\\\1", names.prefix) + b"*"
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Healing:
             return
         names, entries = b"0", b"0" if slots is None else b""
         number = None if slots is None else slots.first
-        indexes: list[int] = []  # in a cluster: slots that have been found and are still to be read
+        indexes: list[int] = []  # in a cluster: slots with indexes that are still to be read
         while names or entries or indexes:
             if not entries and indexes:
                 number, entries = indexes.pop(), b"0"
@@ -95,6 +95,6 @@ class Healing:
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             healed = await self._engine.heal(database, keys[begin : begin + KEYS_AT_ONCE])
             if healed:
-                # In a cluster, index and shadows can diverge while slots are moved.
+                # A cluster needs no warning: there, index and shadows can diverge while slots are moved.
                 tell = log.warning if self._names.slots is None else log.info
                 tell("index corrected", keys=len(healed), database=database)

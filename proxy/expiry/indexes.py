@@ -30,19 +30,19 @@ KEYS_AT_ONCE: Final = 128
 """Maximum number of keys that one script looks at."""
 
 LEARNT_AT_ONCE: Final = 250
-"""How many keys to ask about at once. Clients wait while the request is encoded."""
+"""Maximum number of keys in one query. Clients wait while the query is encoded."""
 
 PAGE: Final = 1000
-"""Number of entries of an index to read at once."""
+"""Number of keys of an index to read at once."""
 
 PAGE_OF_SLOT: Final = 100
-"""Number of entries of each index to read at once in a cluster, where `SLOTS_AT_ONCE` indexes are read together."""
+"""Number of keys of each index to read at once in a cluster, where `SLOTS_AT_ONCE` indexes are read together."""
 
 SLOTS_AT_ONCE: Final = 100
 """Number of slots whose indexes are read at once."""
 
 PRESENT_AT_ONCE: Final = 1000
-"""Number of slots for which to ask a cluster node at once whether they have an index: about 1.6 ms."""
+"""Number of indexes or shadows whose existence one query checks; this takes a cluster node about 1.6 ms."""
 
 KEYS_OF_SLOT: Final = 1_000_000
 """Maximum number of keys to look for in a slot that is being moved."""
@@ -56,10 +56,10 @@ class Place:
     """A position in an index.
 
     Attributes:
-        database: the number of its database.
-        slot: its slot; None for the one index of a database.
+        database: the number of the index's database.
+        slot: the index's slot; None for the one index of a database.
         cursor: the deadline to begin at, in Unix ms.
-        offset: how many entries with exactly that deadline have been read.
+        offset: how many keys with exactly that deadline have been read.
     """
 
     database: int
@@ -73,9 +73,9 @@ class Look:
     """The due keys of one database.
 
     Attributes:
-        database: its number.
-        earliest: its earliest deadline, in Unix ms; infinite if there is none.
-        due: keys with due members, each with its earliest deadline, ordered by that; not necessarily all.
+        database: the number of the database.
+        earliest: the earliest deadline there, in Unix ms; infinite if there is none.
+        due: keys with due members, not necessarily all, each with its earliest deadline; earliest first.
     """
 
     database: int
@@ -84,22 +84,22 @@ class Look:
 
 
 class Indexes:
-    """Reads the indexes, and makes their keys known as covered.
+    """Reads the indexes, and the slots of a cluster node.
 
     Args:
-        caller: asks the server.
+        caller: queries the server.
         home: the number of the database in which the sweeper's lease is.
         names: the names of the proxy's own keys, and which slots the server has.
         coverage: the covered keys, and the databases that may hold deadlines.
         clock: the server's clock, which this class updates.
 
     Attributes:
-        misplaced: set when a cluster node has said that it does not have a key.
-        clustered: set if the server was a node of a cluster when it was last reached.
-        renamed: set when the cluster node has got another id.
+        misplaced: set when a cluster node has replied that it does not have a key.
+        clustered: set if the server, when it was last reached, was a cluster node.
+        renamed: set when the cluster node's id has changed.
         order: the earliest deadlines of a cluster node's slots.
 
-    Every method raises `redis.exceptions.RedisError` when the server does not answer, or with an error.
+    Every method raises `redis.exceptions.RedisError` if the server does not answer, or answers with an error.
     """
 
     def __init__(self, caller: Caller, home: int, names: Names, coverage: Coverage, clock: ServerClock) -> None:
@@ -124,13 +124,14 @@ class Indexes:
         self._coverage.databases.update(await self._caller.databases())
 
     async def has_rules(self) -> bool:
-        """Return whether any database has rules for events. No script runs."""
+        """Return whether any database has rules for events, without running a script."""
         if self._names.slots is not None:
             return False  # not supported in a cluster: see docs/events.md
         return await self._caller.exist(sorted(self._coverage.databases), [self._names.events])
 
     async def has_traces(self) -> bool:
-        """Return whether any database has keys of the proxy's own that exist without deadlines."""
+        """Return whether the server has traces of a proxy: a sweeper's lease or rules for events; in a cluster, an
+        index."""
         slots = self._names.slots
         if slots is not None:
             return bool(slots.indexed)
@@ -140,7 +141,7 @@ class Indexes:
     async def glance(self) -> float:
         """Return the earliest deadline, in Unix ms, without running a script; infinite if there is none.
 
-        Minus infinity means that members are due or that `look` is needed.
+        Minus infinity means that `look` is needed: members are due, or an index cannot be read this way.
         """
         databases = sorted(self._coverage.databases)
         if self._names.slots is not None or not self._met.issuperset(databases):
@@ -163,7 +164,7 @@ class Indexes:
             for_sweep: whether to take the sweeper's lease if anything is due.
 
         Returns:
-            The looks, and for how many ms another proxy still has the lease (0 if none has).
+            The looks, and for how many more ms another proxy has the lease (0 if none has it).
         """
         if self._names.slots is not None:
             return await self._look_at_slots_due(self._names.slots, for_sweep=for_sweep)
@@ -182,16 +183,16 @@ class Indexes:
             )
             for database, first, due in found
         ]
-        # A client may have selected a database that does not exist.
+        # Forget databases that do not exist: clients may have selected some.
         self._met = {look.database for look in looks}
         self._coverage.databases.difference_update(set(databases) - self._met)
         return looks, taken
 
     async def _take_lease(self) -> float:
-        """Take or renew the sweeper's lease; return for how many ms another proxy still has it."""
+        """Take or renew the sweeper's lease; return for how many more ms another proxy has it (0 if none does)."""
         call: Call = [self._names.lease], [self._home, self._name, LEASE_MS]
         [taken] = await self._caller.call("lease", [call])
-        if isinstance(taken, Exception):  # the slot has moved away
+        if isinstance(taken, Exception):  # the lease's slot has moved to another node
             self.misplaced.set()
             return 0.0
         return float(taken)
@@ -199,7 +200,7 @@ class Indexes:
     async def _look_at_slots_due(self, slots: Slots, *, for_sweep: bool) -> tuple[list[Look], float]:
         """Find due keys by the slots' earliest deadlines: reading every index would block the server for 9 ms.
 
-        On a replica nothing is due: its primary's proxy removes members.
+        On a replica nothing is due: the proxy of its primary removes members.
         """
         sent = self._clock.local()
         moment = await self._caller.time()
@@ -207,7 +208,7 @@ class Indexes:
         databases, order = sorted(self._coverage.databases), self.order
         if not slots.primary:
             return [Look(database, math.inf, []) for database in databases], 0.0
-        await self.learn_slots(tuple(slots.changed))  # now: the tracker would first collect changes for a while
+        await self.learn_slots(tuple(slots.changed))  # the tracker would read these later
         due = order.due(moment / 1000, SLOTS_AT_ONCE)
         taken = await self._take_lease() if due and for_sweep else 0.0
         looks: list[Look] = []
@@ -279,12 +280,12 @@ class Indexes:
         return found
 
     async def survey(self, *, anew: bool = False) -> None:
-        """Cover the keys whose shadows this node holds in slots being moved.
+        """Cover the keys whose shadows this node holds in slots that are being moved.
 
-        A shadow can arrive before its slot and index, or be left from an earlier move.
+        A shadow may arrive before its slot and its index, or be left over from an earlier move.
 
         Args:
-            anew: whether to survey all moving slots, also those surveyed before.
+            anew: whether to survey all moving slots again, and not only new ones.
         """
         slots = self._names.slots
         if slots is None:
@@ -313,11 +314,11 @@ class Indexes:
     async def read(
         self, places: Sequence[Place], *, size: int = 0
     ) -> list[tuple[list[tuple[bytes, float]], Place | None]]:
-        """Read the next entries of some indexes (in a cluster up to `SLOTS_AT_ONCE`, otherwise one), earliest deadline
+        """Read the next keys of some indexes (in a cluster up to `SLOTS_AT_ONCE`, otherwise one), earliest deadline
         first.
 
         Returns:
-            For each index, keys with their earliest deadlines in Unix ms, and the next position; None at the end.
+            For each index: keys with their earliest deadlines in Unix ms; the next position, None at the end.
         """
         size = size or (PAGE if self._names.slots is None else PAGE_OF_SLOT)
         calls: list[Call] = [
@@ -345,7 +346,7 @@ class Indexes:
         return pages
 
     async def look_at_slots(self) -> None:
-        """Ask a cluster node which slots it has. Replies are processed in the order in which they were sent."""
+        """Query which slots a cluster node has. Process replies in the order in which the node sent them."""
         async with self._slots_are_asked:
             node, slots = myself(await self._caller.ask("CLUSTER", "NODES")), self._names.slots
         if slots is None:
@@ -361,7 +362,7 @@ class Indexes:
             log.debug("slots changed", slots=len(slots.owned))
 
     async def look_at_role(self) -> None:
-        """Ask whether a replica in a cluster has become a primary. Concurrent callers share the next reply."""
+        """Check whether a replica in a cluster has become a primary. Concurrent callers share the next reply."""
         asked = self._roles_asked
         async with self._role_is_asked:
             if self._roles_asked > asked:
@@ -378,7 +379,7 @@ class Indexes:
     async def note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node lacks some keys, or their shadows or index.
 
-        If a key's slot is the node's and is not being moved, the slot's index must be read again.
+        The index of a key's slot must be read again if the node has the slot after all, and it is not being moved.
         """
         if not keys:
             return

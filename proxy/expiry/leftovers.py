@@ -1,13 +1,13 @@
-"""Void the deadlines of members that were removed unseen, slowly and in the background.
+"""Void, in the background, the deadlines of members that were removed without the proxy noticing.
 
 Its tests: tests/test_background.py.
 
-Members are removed by pops, scripts, eviction, expiry of their key, or a writer that bypasses the proxy. If a member is
-added again through the proxy, its old deadline is voided then. This pass frees the memory, and protects most members
-that are added again by a writer that bypasses the proxy.
+Pops, scripts, eviction, the expiry of a key and writers that bypass the proxy remove members in this way. The old
+deadline of such a member is voided at the latest when a client of the proxy adds the member again. This pass frees the
+memory earlier, and protects most members that are added again by a writer that bypasses the proxy.
 
-If a server upgrade has brought commands for TTLs of fields, the pass turns deadlines that the proxy's versions of those
-commands set before into native TTLs.
+An upgrade of the server may bring commands for TTLs of fields. This pass then turns deadlines that the proxy's versions
+of those commands have set into native TTLs.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ log = structlog.get_logger("proxy.leftovers")
 
 _BETWEEN_ROUNDS: Final = 10.0
 _LEAST_COST: Final = 10
-"""The rate counts each key as at least this many deadlines."""
+"""The rate limit counts each key as at least this many deadlines."""
 
 _MOST_KEYS: Final = 25
-"""Number of keys that one script looks at, most of which have few deadlines; each takes the server some 15 µs."""
+"""Maximum number of keys that one script looks at. Most keys have few deadlines, and take the server some 15 µs."""
 
 _STEP_SECONDS: Final = 0.25
-"""Each script does at least this many seconds' worth of checks, because each call wakes the proxy."""
+"""Each script gets the keys that the rate allows in this time, `_MOST_KEYS` at most: each call wakes the proxy."""
 
 
 class Leftovers:
-    """The background pass over all keys in the indexes.
+    """The background pass over the deadlines of all keys in the indexes.
 
     Args:
-        engine: does the work.
+        engine: checks and voids the deadlines.
         coverage: which databases there are.
         names: which slots there are.
         tracker: knows whether the server is reachable.
         commands: the server's commands.
         rate: maximum number of deadlines to check per second.
-        metrics: counts what is voided.
+        metrics: counts voided deadlines.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Leftovers:
         self._names = names
         self._tracker = tracker
         self._commands = commands
-        self._seen: object = None  # `Engine.changes` before a round that left nothing void
+        self._seen: object = None  # `Engine.changes` before a round that left no void deadline
         self._rate = rate
         self._at_once = min(max(1, int(rate * _STEP_SECONDS / _LEAST_COST)), _MOST_KEYS)
         self._metrics = metrics
@@ -113,7 +113,7 @@ class Leftovers:
         left, voided, void = [(key, b"0") for key in keys], 0, 0
         own = self._commands.has(b"HPEXPIREAT")
         while left:
-            # While a slot is moved, a node may have only some of its keys.
+            # While a slot is moved, the node refuses a call for several keys if it lacks one of them.
             at_once = 1 if self._names.is_moving(left[0][0]) else self._at_once
             pages = await self._engine.void_pages(database, left[:at_once], own=own)
             gone = sum(gone for _, _, gone, _ in pages)

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_refusals.py.
 
-Each function returns the requests to send, and a function that turns the replies into the reply of the script of that
-name. The clock is read first, so it is never later than the rest.
+Each function returns the requests to send, and a function that turns the replies into the reply of the script of the
+same name. The clock is read first, so the time in the reply is never later than the data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _each(replies: list[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
     """Yield, for each existing database, its position and its replies.
 
     Raises:
-        ResponseError: a request failed, and not because a key has the wrong type.
+        ResponseError: a request failed for a reason other than a key of the wrong type.
     """
     for place in range(len(replies) // (size + 1)):
         selected, *answers = replies[place * (size + 1) : (place + 1) * (size + 1)]

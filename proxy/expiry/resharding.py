@@ -19,17 +19,17 @@ from proxy.scripts.naming import Names
 log = structlog.get_logger("proxy.cluster")
 
 AGAIN_SECONDS: Final = 0.25
-"""How often to ask the node: it does not report when it becomes a primary or gets a slot."""
+"""Seconds between two queries: a node does not report by itself that it has become a primary or got a slot."""
 
 LEAST_SECONDS: Final = 0.02
-"""Minimum time between two requests."""
+"""Minimum seconds between two queries."""
 
 
 class SlotWatch:
     """The task that polls a cluster node.
 
     Args:
-        indexes: asks the node, and notes when a key is elsewhere.
+        indexes: queries the node, and notes when a key is elsewhere.
         tracker: knows whether the node is reachable, and reads slots that have arrived.
         names: holds the slots.
     """
@@ -40,7 +40,7 @@ class SlotWatch:
         self._names = names
 
     async def run(self) -> None:
-        """Ask at intervals, and whenever a key turns out to be elsewhere, until cancelled."""
+        """Query the node at intervals, and whenever a key turns out to be elsewhere, until cancelled."""
         misplaced = self._indexes.misplaced
         while True:
             await self._indexes.clustered.wait()

@@ -1,4 +1,4 @@
-"""Notice when the proxy's server, a replica, becomes a primary: from then on it can be demoted.
+"""Notice when the upstream, so far a replica, becomes a primary: only a primary can be demoted.
 
 Its tests: tests/test_sentinel.py.
 """
@@ -21,10 +21,10 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class RoleWatch:
-    """Asks the server whether it is a primary, until it is.
+    """The task that polls the server's role until the server is a primary.
 
     Args:
-        caller: asks the server.
+        caller: queries the server.
         tracker: knows whether the server is reachable.
         upstream: holds the role.
     """
@@ -35,7 +35,7 @@ class RoleWatch:
         self._upstream = upstream
 
     async def run(self) -> None:
-        """Ask at intervals until cancelled."""
+        """Check at intervals until cancelled."""
         while True:
             await asyncio.sleep(until_beat(AGAIN_SECONDS))
             stay = self._upstream.stay

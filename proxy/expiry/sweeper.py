@@ -1,4 +1,4 @@
-"""Remove members on time: sleep until the next deadline, not for a fixed interval, and work in bounded batches.
+"""Remove members on time: sleep until the next deadline, not for a fixed time, and work in bounded batches.
 
 Its tests: tests/test_background.py.
 """
@@ -30,11 +30,10 @@ _LONGEST_SLEEP: Final = 60.0
 
 _WATCH_SECONDS: Final = 0.25
 """Maximum sleep while anything has a deadline, in seconds: clients of other proxies set deadlines too. Each check also
-samples the server's clock. If that clock is stepped forward, members whose deadlines it skips may be visible for this
-long."""
+samples the server's clock: after a step forward, members that are due at once may be visible for this long."""
 
 _LONGEST_TURN: Final = 0.25
-"""How soon to check again that the proxy with the sweeper's lease does its work, in seconds."""
+"""Maximum seconds before checking again whether the proxy with the sweeper's lease does its work."""
 
 _AFTER_FAILURE: Final = 1.0
 
@@ -53,7 +52,7 @@ class Sweeper:
         clock: the server's clock.
         tracker: knows whether the server is reachable.
         metrics: the metrics to update.
-        enabled: whether to remove members, or only to watch.
+        enabled: whether to remove members; if not, the sweeper only keeps track of deadlines.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Sweeper:
                 await asyncio.sleep(_LONGEST_TURN)
             except Exception as error:  # noqa: BLE001 (whatever the server answers, keep sweeping)
                 if is_outage(error) and not self._tracker.connected.is_set():
-                    continue  # the tracker logs it, and reconnects, perhaps to another server
+                    continue  # the tracker logs the outage, and reconnects, perhaps to another server
                 self._failed(error)
                 await asyncio.sleep(_AFTER_FAILURE)
 
@@ -127,7 +126,7 @@ class Sweeper:
         alarm.end_watch(earliest, self._clock.now(), self._wake.set)
         seconds = (alarm.next_deadline - self._clock.now()) / 1000
         if due:
-            # Another proxy sweeps, or none does and members are removed on access.
+            # Another proxy sweeps, or sweeping is off and members are removed on access.
             await asyncio.sleep(min(max(taken / 1000, 0.01), _LONGEST_TURN) if self._enabled else _LONGEST_TURN)
             return
         if seconds <= 0:
@@ -142,8 +141,8 @@ class Sweeper:
     async def _sweep(self, database: int, due: list[tuple[bytes, float]]) -> None:
         loop = asyncio.get_running_loop()
         for begin in range(0, len(due), SWEPT_AT_ONCE):
-            began, exactly = loop.time(), time.monotonic()  # the loop counts whole ms
+            began, exactly = loop.time(), time.monotonic()  # the loop's clock has a resolution of 1 ms
             await self._engine.sweep(database, due[begin : begin + SWEPT_AT_ONCE])
             self._metrics.sweep_duration_seconds.observe(time.monotonic() - exactly)
-            # Leave the server to others for as long as the sweep took: a mass expiry uses at most half of it.
+            # Leave the server to others for as long as the sweep took: a mass expiry uses half of its time at most.
             await asyncio.sleep(loop.time() - began)

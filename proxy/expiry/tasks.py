@@ -1,4 +1,4 @@
-"""Say why a long-running task failed.
+"""Describe errors of long-running tasks for the log.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's text on one line, with its type unless it comes from the server or the network."""
+    """Return an error's text on one line, with its type unless the error comes from the server or the network."""
     text = " ".join(str(error).split())
     if text and is_outage(error):
         return text
@@ -17,5 +17,5 @@ def one_line(error: Exception) -> str:
 
 
 def is_outage(error: Exception) -> bool:
-    """Return whether the server refused or could not be reached; other errors come from replies that make no sense."""
+    """Return whether the server refused a request or could not be reached. Other errors mean an unexpected reply."""
     return isinstance(error, RedisError | OSError | TimeoutError)

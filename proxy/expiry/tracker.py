@@ -2,8 +2,8 @@
 
 Its tests: tests/test_background.py.
 
-On that connection the server also reports changes of the rules for events; a cluster node reports changes of all the
-proxy's own keys (`CLIENT TRACKING ON BCAST PREFIX`), so a key that arrives there with deadlines is covered at once.
+On that connection the server also reports changes of the rules for events (`CLIENT TRACKING ON BCAST PREFIX`). A
+cluster node reports changes of all the proxy's own keys, so a key that arrives with deadlines is covered at once.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ log = structlog.get_logger("proxy.tracker")
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
-"""A failure counts as the first if the server was followed for this long before."""
+"""The delay before reconnecting starts from the shortest again after the server was followed for this long."""
 
 _AROUND_SECONDS: Final = 2.0
-"""How long to wait for this proxy's own name if the upstream is a proxy that does not serve clients: it may lead back
-to this one."""
+"""How long to wait for this proxy's own name to come back, if the upstream is a proxy that does not serve clients yet.
+The name's return shows that the upstream leads back to this proxy."""
 
 _TICK_SECONDS: Final = 1.0
-"""How often to check the lists of covered prefixes. An index may have lost its list (FLUSHDB) or never have had one (an
-older proxy)."""
+"""How often to check the lists of covered prefixes. The list beside an index may be lost (FLUSHDB), or never have been
+written (by an older proxy)."""
 
 _IDLE_TICK_SECONDS: Final = 5.0
-"""How often to check while nothing has deadlines: a client that bypasses this proxy may set one."""
+"""How often to check while nothing has deadlines: a client that bypasses this proxy may set the first one."""
 
 _REST_SECONDS: Final = 0.02
 """How long to collect changes of a cluster node's indexes before they are read."""
 
 
 class Tracker:
-    """Follows the server: the covered prefixes, and the messages about the proxy's own keys.
+    """Follows the server: reads the covered prefixes, and the server's messages about the proxy's own keys.
 
     Args:
         upstream: the server.
-        caller: asks the server.
+        caller: queries the server.
         indexes: reads deadlines.
-        engine: lists covered prefixes in the server.
-        coverage: the covered prefixes, which it updates.
-        alarm: knows whether nothing has deadlines at present.
+        engine: writes the lists of covered prefixes in the server.
+        coverage: the covered prefixes, which the tracker updates.
+        alarm: knows whether anything has deadlines now.
         names: the names of the proxy's own keys.
         clock: the server's clock.
-        commands: the server's commands, read when it is reached.
+        commands: the server's commands, read when the server is reached.
         proxies: the protocol between proxies, which uses the same connection.
         metrics: counts reconnections.
         trail: knows whether the upstream leads back to this proxy.
@@ -119,12 +119,12 @@ class Tracker:
         self._shadows: set[bytes] = set()  # keys of departing slots whose deadlines have changed
         self._news = asyncio.Event()
         self._loaded = False
-        self._partial: set[int] = set()  # databases whose indexes were read because their lists were incomplete
-        self._complaints: set[str] = set()  # logged since the server was last reached, as two could alternate for ever
+        self._partial: set[int] = set()  # databases with incomplete lists, whose indexes were read instead
+        self._complaints: set[str] = set()  # errors logged since the server was last reached: none is logged twice
 
     @property
     def is_first(self) -> bool:
-        """Whether this proxy is the one of several that makes the background passes."""
+        """Whether this proxy, of several, runs the background passes."""
         return self.connected.is_set() and self._proxies.is_first
 
     async def run(self) -> None:
@@ -206,7 +206,7 @@ class Tracker:
             await connection.disconnect(nowait=True)
 
     async def _meet(self, connection: Any, *, clustered: bool) -> None:
-        """Find out which slots the server has, if it is a cluster node."""
+        """Note whether the server is a cluster node and, if so, which slots it has."""
         self._commands.meet(clustered=clustered)
         if not clustered:
             self._indexes.clustered.clear()
@@ -222,7 +222,7 @@ class Tracker:
         self._indexes.clustered.set()
 
     async def _until_renamed(self) -> None:
-        """Reconnect when the cluster node's id has changed (CLUSTER RESET HARD): the channel's name contains it.
+        """Reconnect when the cluster node's id has changed (CLUSTER RESET HARD): the channel's name contains the id.
 
         Raises:
             RedisConnectionError: the id has changed.
@@ -238,7 +238,7 @@ class Tracker:
         return words
 
     def read_slots(self, numbers: Iterable[int]) -> None:
-        """Read the indexes of some slots of a cluster node, which may have unknown deadlines."""
+        """Have the indexes of some slots of a cluster node read: they may hold unknown deadlines."""
         self._arrived.update(numbers)
         self._news.set()
 
@@ -277,10 +277,11 @@ class Tracker:
                     await self._learn_slots(changed)
                     await asyncio.sleep(_REST_SECONDS)
             else:
-                self._take_changed()  # changed slots without a message: the subscription was refused
+                # Forget the slots that `Marks.expect` has noted: without a message, those requests were refused.
+                self._take_changed()
                 await self._indexes.find_databases()
                 if await self._read_lists() and self._alarm.is_idle:
-                    self._alarm.ring()  # an index that no proxy announced: a client bypasses the proxies
+                    self._alarm.ring()  # a new index without an announcement: a client bypasses the proxies
             self._clear_up()
 
     def _take_changed(self) -> set[int]:
@@ -301,7 +302,7 @@ class Tracker:
             self._say_loaded(0.0)
 
     async def _learn_slots(self, numbers: Collection[int]) -> None:
-        """Read the earliest deadlines of some slots of a cluster node, and have its sweeper wake for them."""
+        """Read the earliest deadlines of some slots of a cluster node, and have the sweeper wake for them."""
         slots = self._names.slots
         await self._indexes.learn_slots(numbers)
         if slots is not None and slots.primary:
@@ -339,7 +340,7 @@ class Tracker:
     async def _load(self) -> None:
         """Read the covered prefixes.
 
-        While the cluster is down its nodes answer nothing, so every key is covered until it is up and has been read.
+        Every key stays covered until the prefixes can be read: while a cluster is down, its nodes answer nothing.
         """
         started = asyncio.get_running_loop().time()
         if not self.connected.is_set():
@@ -377,7 +378,7 @@ class Tracker:
         say("covered prefixes loaded", prefixes=len(self._coverage), databases=databases, ms=round(1000 * seconds))
 
     def _clear_up(self) -> None:
-        """Forget notes on slots that are at rest and have been read."""
+        """Forget the keys noted for slots that are not being moved and whose indexes have been read."""
         slots = self._names.slots
         if slots is not None:
             awaited = slots.unsettled | self._arrived
@@ -387,7 +388,7 @@ class Tracker:
     def _see(self) -> bool:
         """Stop being blind if everything has been read; return whether it has."""
         slots = self._names.slots
-        # Ignore slots that are being moved: their index may be elsewhere, but they have been surveyed.
+        # Ignore slots that are being moved: their index may be elsewhere. `Indexes.survey` has covered their keys.
         self._coverage.loaded = slots is None or (slots.owned - slots.moving).isdisjoint(slots.unread | self._arrived)
         self._coverage.see()
         return self._coverage.loaded

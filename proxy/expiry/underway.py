@@ -1,4 +1,4 @@
-"""Wait for requests that are under way before a prefix is covered; each wait is bounded.
+"""Wait, before a prefix is covered, for requests that are under way. Each wait is bounded.
 
 Its tests: tests/test_streams.py.
 """
@@ -13,11 +13,11 @@ from proxy.session.pipeline import Pipeline
 from proxy.session.streams import Streams
 
 ARRIVAL_SECONDS: Final = 5.0
-"""How long a prefix's first deadline waits for uploads, and for pipelines to run."""
+"""Maximum time that the first deadline under a prefix waits for uploads to arrive and pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
-"""How long a first deadline waits for a pipeline that gets no replies while others do: a request in it
-blocks or waits for EXEC, or its client wants no replies."""
+"""How long a first deadline waits for a pipeline that gets no replies although the server answers the proxy: one of
+its requests blocks or waits for EXEC, or its client wants no replies."""
 
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.002
@@ -28,20 +28,20 @@ class Underway:
     """Waits for requests of this proxy's clients that are under way.
 
     Args:
-        streams: keeps track of them.
+        streams: keeps track of these requests.
         round_trip: waits for a reply to the proxy's own request; raises ConnectionError or TimeoutError.
     """
 
     def __init__(self, streams: Streams, round_trip: Callable[[], Awaitable[None]]) -> None:
         self._streams = streams
         self._round_trip = round_trip
-        self._waiting: dict[Pipeline, list[asyncio.Future[None]]] = {}  # who waits for the next sign behind a pipeline
+        self._waiting: dict[Pipeline, list[asyncio.Future[None]]] = {}  # done when the next sign has come back
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def until_arrived(self, entries: Collection[bytes], owner: object) -> None:
-        """Wait until uploads to keys under some entries have run; disconnect those that take too long.
+        """Wait until uploads to keys under some covered prefixes have run; cut off uploads that take too long.
 
-        `owner`: the connection whose own requests are not waited for, as they run in order.
+        `owner`: a connection whose uploads are not waited for, because its requests run in order anyway.
         """
         streams = self._streams
         for stream in streams.under(entries, but=owner):
@@ -59,9 +59,9 @@ class Underway:
                 streams.cut(stream)
 
     async def until_run(self, owners: Iterable[Pipeline]) -> None:
-        """Wait until everything that some connections have sent has run, while the server keeps answering them.
+        """Wait until the pipelines of some connections have run, as long as the server keeps answering on them.
 
-        A connection that was given up is not waited for again until the server answers on it.
+        A connection that was given up is waited for again only after the server has answered on it.
         """
         pipelines = self._streams.pipelines
         signs = [
@@ -71,10 +71,10 @@ class Underway:
             await asyncio.wait(signs, timeout=ARRIVAL_SECONDS)
 
     def _next_sign(self, owner: Pipeline) -> asyncio.Future[None]:
-        """Return a future that is done when a sign put behind a pipeline from now on has come back.
+        """Return a future that is done when a sign sent from now on, after a pipeline, has come back.
 
         Callers that arrive while a sign is outstanding share the next one. Otherwise each of many first deadlines would
-        put a sign behind every pipeline.
+        send a sign after every pipeline.
         """
         loop = asyncio.get_running_loop()
         sign: asyncio.Future[None] = loop.create_future()
@@ -89,7 +89,7 @@ class Underway:
         return sign
 
     async def _put_signs(self, owner: Pipeline) -> None:
-        """Put one sign after another while callers wait for the next."""
+        """Send one sign after another while callers wait for the next."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while self._waiting[owner]:
@@ -124,10 +124,10 @@ class Underway:
             self._streams.ran(owner, chunk)
 
     async def _is_answered(self, seconds: float) -> bool:
-        """Return whether the server answers the proxy in time: it may be busy with another client's request."""
+        """Return whether the server answers the proxy in time. If not, another client's request may keep it busy."""
         try:
             async with asyncio.timeout(seconds):
-                for _ in range(2):  # the second reply proves that input before the first request was read
+                for _ in range(2):  # the second reply proves that the server has read all input from before the first
                     await self._round_trip()
         except (ConnectionError, TimeoutError):
             return False

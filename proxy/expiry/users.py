@@ -26,12 +26,12 @@ class UserWatch:
     """The task that polls the server's users.
 
     Args:
-        caller: asks the server.
+        caller: queries the server.
         tracker: knows whether the server is reachable.
-        users: the state that it updates.
+        users: the state that this task updates.
 
     Attributes:
-        asked: set after the first request, successful or not.
+        asked: set after the first poll, successful or not.
     """
 
     def __init__(self, caller: Caller, tracker: Tracker, users: Users) -> None:
@@ -39,7 +39,7 @@ class UserWatch:
         self._caller = caller
         self._tracker = tracker
         self._users = users
-        self._read: dict[bytes, User] = {}  # line of the last reply → its user
+        self._read: dict[bytes, User] = {}  # line of the last reply to ACL LIST → the user in it
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -73,7 +73,7 @@ class User(NamedTuple):
         limited: whether the user may not run every command on every key.
         by_database: whether the permissions depend on the database.
         barred: whether the user certainly may not run EVAL on every key.
-        grants: what the user certainly may do, if the rules are simple.
+        grants: the permissions that the user certainly has; None if the rules are not simple.
     """
 
     name: bytes
@@ -84,13 +84,13 @@ class User(NamedTuple):
 
     @classmethod
     def of(cls, line: bytes) -> User:
-        """Read a line."""
+        """Parse a line of the reply."""
         _, name, _, *rules = line.split()
         return cls(name, _is_limited(line), b"db=" in line, is_barred(line), read_grants(rules))
 
 
 def is_barred(line: bytes) -> bool:
-    """Return whether a user certainly may not run EVAL on every key. False if uncertain.
+    """Return True if a user certainly may not run EVAL on every key; False if that is uncertain.
 
     Args:
         line: the user's line of the reply to ACL LIST.

@@ -29,28 +29,28 @@ from proxy.upstream.stay import MovedError
 from proxy.upstream.words import in_words, is_unreachable
 
 TOLD_AT_ONCE: Final = 32
-"""How many batches to announce to other proxies at a time."""
+"""Maximum number of batches to announce to other proxies together."""
 
 BYTES_AT_ONCE: Final = 1 << 20
-"""Approximate limit for the bytes of keys and members held at a time."""
+"""Approximate limit for the bytes of keys and members in memory at a time."""
 
 NAMED: Final = 10
-"""How many keys to name for each outcome that needs attention."""
+"""Maximum number of keys to name for each outcome that needs attention."""
 
 NAMED_MEMBERS: Final = 3
-"""How many members of each key to name."""
+"""Maximum number of members to name for each of these keys."""
 
 
 _CLOSING_SECONDS: Final = 1.0
 
 
 class Outcome(Enum):
-    """What happened to a deadline. The values are the script's answers."""
+    """The outcome for one deadline. The values are those in the script's replies."""
 
     SET = "s"
-    """Set; or, when comparing, the member has exactly this deadline."""
+    """Set. When comparing: the member has exactly this deadline."""
     REMOVED = "r"
-    """The deadline had passed and the member still existed: removed."""
+    """The deadline had passed and the member still existed; it was removed."""
     PASSED = "p"
     """The deadline had passed, or the key had expired, and the member was gone."""
     NO_KEY = "k"
@@ -72,7 +72,7 @@ GOOD: Final = frozenset({Outcome.SET, Outcome.REMOVED, Outcome.PASSED})
 
 
 class Mode(Enum):
-    """What to do with the deadlines. The values are arguments of the script."""
+    """How to process the deadlines. The values are arguments of the script."""
 
     SET = "set"
     LOOK = "look"
@@ -90,8 +90,8 @@ class Named:
     """A key that the summary names for an outcome.
 
     Attributes:
-        count: how many of its deadlines had this outcome.
-        members: the first `NAMED_MEMBERS` members, each with the other member that may be meant, if any.
+        count: how many deadlines of the key had this outcome.
+        members: the first `NAMED_MEMBERS` members, each with another member that the deadline may belong to, or None.
     """
 
     count: int = 0
@@ -100,7 +100,7 @@ class Named:
 
 @dataclass
 class Tally:
-    """Counts what happened to the deadlines.
+    """Counts the outcomes of the deadlines.
 
     Attributes:
         counts: number of deadlines for each outcome.
@@ -121,7 +121,7 @@ class Tally:
         return not any(count for outcome, count in self.counts.items() if outcome not in GOOD)
 
     def add(self, batch: Batch, letters: str) -> None:
-        """Record the script's answers for a batch."""
+        """Record the script's reply for a batch."""
         for outcome, count in Counter(letters).items():
             self.counts[Outcome(outcome)] += count
         if all(Outcome(letter) in GOOD for letter in set(letters)):
@@ -156,7 +156,7 @@ class Importer:
         self._patience = patience
 
     async def reach(self) -> None:
-        """Check that the server answers; if it is a proxy, switch to the server behind it."""
+        """Check that the server answers. If the server is a proxy, switch to the server behind that proxy."""
         try:
             self._upstream = await self._upstream.itself()
         except (RedisError, OSError, TimeoutError) as error:
@@ -175,7 +175,7 @@ class Importer:
 
         Args:
             spool: the deadlines.
-            mode: what to do.
+            mode: how to process them.
             tally: records the outcomes.
             step: called with the number of deadlines just processed.
         """
@@ -193,7 +193,7 @@ class Importer:
                     step(batch.size)
 
     async def _list(self, connection: Any, batches: list[Batch], membership: Membership) -> None:
-        """Write the covered prefixes to the server, where proxies read them when they start."""
+        """Write the covered prefixes to the server, for proxies that start later."""
         names = self._names
         for batch in batches:
             entries = membership.begin(batch.database, [of_key.key for of_key in batch.keys])
@@ -235,7 +235,7 @@ class Importer:
 
     @contextlib.asynccontextmanager
     async def _control(self) -> AsyncIterator[Redis]:
-        """Yield a connection to the server, and turn its errors into one-line texts."""
+        """Yield a redis-py client of the server; raise its errors as `ApplyError`, with one line of text."""
         control = self._upstream.control()
         try:
             async with followed(self._upstream):

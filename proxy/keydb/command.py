@@ -30,7 +30,7 @@ log = structlog.get_logger("proxy.import")
 DONE: Final = 0
 STOPPED: Final = 1
 INCOMPLETE: Final = 3
-"""The exit status if some deadlines could not be set. 2 is for invalid settings, as everywhere."""
+"""The exit status if some deadlines could not be set. Status 2 is for invalid settings, as everywhere."""
 
 
 def run(settings: Settings, order: Order) -> int:
@@ -84,9 +84,9 @@ def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
     """Read the whole source.
 
     Raises:
-        DamagedError: it is not a complete RDB file.
+        DamagedError: the source is not a complete RDB file.
         SourceError: the source cannot be read.
-        SpoolError: there is no space to store its deadlines.
+        SpoolError: there is no space to store the deadlines.
     """
     reader = Reader()
 
@@ -109,7 +109,7 @@ def _gather(source: FileSource | ServerSource, spool: Spool) -> Findings:
 
 
 def _apply(importer: Importer, spool: Spool, mode: Mode) -> bool:
-    """Process all deadlines, and print the outcomes; return whether none is missing."""
+    """Process all deadlines, and print the outcomes; return whether all outcomes are good."""
     tally = Tally()
     label = {Mode.SET: "importing", Mode.LOOK: "looking", Mode.COMPARE: "comparing"}[mode]
     try:
@@ -143,7 +143,7 @@ class _Progress:
         return self
 
     def begin(self, total: int | None) -> None:
-        """Start, with the total, or None if it is unknown."""
+        """Start to show progress. `total`: the amount to do; None if unknown."""
         if self._bar is not None:
             return
         self._bar = nullcontext()
@@ -252,7 +252,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _show(name: bytes) -> str:
-    """Format a key or member so that it fits on a line of a terminal."""
+    """Format a key or a member as text that fits on a line of a terminal."""
     text = repr(name)[1:]
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 

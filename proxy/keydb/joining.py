@@ -23,11 +23,11 @@ _ATTEMPTS: Final = 3
 
 
 class NotToldError(Exception):
-    """Other proxies could not be told which prefixes get deadlines."""
+    """Other proxies could not be notified of the prefixes that get deadlines."""
 
 
 async def _unasked(_push: list[Any]) -> object:
-    """Ignore messages about changed keys: this connection does not ask for them."""
+    """Ignore a message about changed keys: this connection has not requested such messages."""
     return PUSHED
 
 
@@ -78,7 +78,7 @@ class Membership:
         """Cover keys that are about to get deadlines.
 
         Returns:
-            The prefixes, with their marks, that must be listed in the keys' database before `tell` is called.
+            The prefixes, with their marks. List them in the keys' database before calling `tell`.
         """
         listed = self._listed.setdefault(database, Coverage())
         new = [key for key in keys if not listed.is_certain(key)]

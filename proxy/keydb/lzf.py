@@ -11,9 +11,9 @@ def decompress(packed: bytes, size: int, *, whole: bool = True) -> bytes:
 
     Args:
         packed: the compressed bytes.
-        size: the decompressed size; the output hardly exceeds it.
-        whole: whether `packed` is complete. If not, return up to `size` bytes of what its beginning decompresses to;
-            `2 * size` bytes of input are always enough for that.
+        size: the decompressed size. It bounds the memory used, whatever `packed` contains.
+        whole: whether `packed` is complete. If not, return the first `size` decompressed bytes; `2 * size` bytes of
+            input are always enough. If `packed` is shorter than needed, return fewer bytes.
 
     Raises:
         ValueError: the bytes do not decompress to `size` bytes.

@@ -48,23 +48,23 @@ an option or a setting cannot be used. docs/moving-from-keydb.md describes the w
 
 
 class _SourceSettings(Settings):
-    """The settings of the source server: only those given here."""
+    """The settings of the source server: only those passed as arguments."""
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **more: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Ignore environment and file: their settings are for the upstream."""
+        """Ignore environment and file, because their settings are for the upstream."""
         return (init_settings,)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the options ask for.
+    """The import that the options describe.
 
     Attributes:
-        rdb: the file, or "-" for standard input.
-        server: the settings of the source server, if there is no file.
+        rdb: the file, or "-" for standard input; None if the source is a server.
+        server: the settings of the source server; None if the source is a file.
         dry_run: whether to change nothing.
         verify: whether to compare all deadlines at the end.
     """
@@ -127,7 +127,7 @@ def options() -> list[click.Parameter]:
 
 
 def take_order(given: dict[str, Any]) -> Order:
-    """Extract the order from the options; what remains in `given` are settings.
+    """Take the import's own options out of `given`, and return them as an order. Settings stay in `given`.
 
     Raises:
         SettingsError: the options contradict each other or are invalid.
@@ -148,7 +148,7 @@ def take_order(given: dict[str, Any]) -> Order:
 
 
 def of_source(text: str) -> SettingsError:
-    """Reword an error about an upstream setting as one about the source's option."""
+    """Turn an error about an upstream setting into one about the source's option."""
     for option, setting in sorted(_FROM.items(), key=lambda pair: -len(pair[1])):
         text = text.replace(setting, "--" + option.strip("_").replace("_", "-").replace("from", "\0"))
     return SettingsError("import: " + text.replace("\0", "from"))

@@ -32,33 +32,33 @@ NEWEST: Final = 9
 """The version that KeyDB writes."""
 
 LATEST_DEADLINE: Final = 1 << 53
-"""The latest deadline that the proxy can store exactly, in Unix ms; those beyond ±this are left out."""
+"""The latest deadline that the proxy can store exactly, in Unix ms. Deadlines beyond ± this are left out."""
 
 CUT_AT_MOST: Final = 1 << 26
-"""About how much memory a collection's members with NUL bytes may take; beyond it, its deadlines are left out."""
+"""Approximate limit in bytes for a collection's members with NUL bytes; beyond, all its deadlines are left out."""
 
 _ENTRY: Final = 300
 
 HIGHEST_DATABASE: Final = (1 << 31) - 1
 NAMED: Final = 10
-"""How many names to keep of things that are otherwise only counted."""
+"""Maximum number of names to keep of things that are otherwise only counted."""
 
 _BEGINNING: Final = 64
-"""How many bytes of such a name to keep."""
+"""Maximum number of bytes of a name that is kept only to be shown."""
 
 _CANDIDATES: Final = 4
-"""How many candidates to name for an ambiguous deadline."""
+"""Maximum number of candidates to name for an ambiguous deadline."""
 
 _MEMBER: Final = b"keydb-subexpire-key"
 _WHEN: Final = b"keydb-subexpire-when"
 _MEMBER_FIELD: Final = b"\xfa%c%b" % (len(_MEMBER), _MEMBER)
 _WHEN_FIELD: Final = b"\xfa%c%b" % (len(_WHEN), _WHEN)
 _SHORT: Final = 64
-"""The length of shorter strings is encoded in one byte, as that number."""
+"""Lengths below this are encoded in one byte."""
 _LONGEST_SHORT_ROW: Final = len(_MEMBER_FIELD) + len(_WHEN_FIELD) + 2 * _SHORT
 
 _INTEGERS: Final = {0xC0: 2, 0xC1: 3, 0xC2: 5}
-"""First byte → size of strings encoded as integers."""
+"""First byte → size, for strings encoded as integers."""
 
 _MODULE_AUX: Final = 0xF7
 _IDLE: Final = 0xF8
@@ -89,10 +89,10 @@ class Row(NamedTuple):
         database: the number of the database.
         key: the key.
         member: the member.
-        deadline: its deadline, in Unix ms.
+        deadline: the member's deadline, in Unix ms.
         key_expires: when the whole key expires, in Unix ms; 0 for never.
-        cut: the member as the file has it, if `member` contains a NUL byte and was cut off there. If the collection
-            contains a member of that name too, nobody can know which of the two is meant.
+        cut: if `member` contains a NUL byte, the bytes before it, as the file has the member; else None. A member of
+            that name may be in the collection, too: then the deadline may belong to either.
     """
 
     database: int
@@ -105,12 +105,12 @@ class Row(NamedTuple):
 
 @dataclass
 class Ambiguity:
-    """Deadlines of one key whose members cannot be told apart. All names may be shortened.
+    """Deadlines of one key that cannot be assigned to members. All names may be shortened.
 
     Attributes:
         database: the number of the database.
         key: the key.
-        begin: the member as the file has it: the common beginning.
+        begin: the member as the file has it: the beginning that all candidates share.
         deadlines: the number of deadlines.
         same: whether all deadlines are the same.
         members: some of the members with this beginning, without `begin` itself.
@@ -128,18 +128,18 @@ class Ambiguity:
 
 @dataclass
 class Findings:
-    """What a file contains.
+    """The contents of a file.
 
     Attributes:
         version: the version of the format.
         checked: whether there was a checksum (KeyDB can be configured to write none).
         keys: number of keys.
-        with_deadlines: number of keys whose members have deadlines.
+        with_deadlines: number of keys with members that have deadlines.
         rows: number of deadlines returned.
         too_large: deadlines left out because the key or the member is longer than `LARGEST`.
         out_of_range: deadlines left out because the proxy cannot store them.
-        ambiguous: deadlines left out because KeyDB cut their members off and several have that beginning.
-        ambiguities: the first `NAMED` of these.
+        ambiguous: deadlines left out because KeyDB cut their members off, and several members have that beginning.
+        ambiguities: the first `NAMED` groups of these, one for each beginning.
         untold: deadlines left out because the collection has too many members with NUL bytes to buffer.
         untold_of: the keys of the first `NAMED` of these.
         cron_jobs: number of KEYDB.CRON jobs skipped.
@@ -164,20 +164,20 @@ class Findings:
 
 
 class Cut:
-    """The members of one collection that contain a NUL byte, by the bytes before it."""
+    """The members of one collection that contain a NUL byte, by the bytes before their first NUL byte."""
 
     def __init__(self) -> None:
         self._whole: dict[bytes, list[bytes]] = {}
         self._room = CUT_AT_MOST
         self.unknown = False
-        """Whether there were too many to collect: then any member may contain a NUL byte."""
+        """Whether there were too many members to collect. If so, any member may contain a NUL byte."""
 
     def __bool__(self) -> bool:
         """Whether any member may contain a NUL byte."""
         return self.unknown or bool(self._whole)
 
     def add(self, member: bytes) -> None:
-        """Record a member if it contains a NUL byte. Of one that is too long to buffer, pass the beginning."""
+        """Record a member if it contains a NUL byte. For a member too long to buffer, pass its beginning."""
         begin, nul, _ = member.partition(b"\0")
         if nul and not self.unknown:
             self._room -= len(begin) + len(member) + _ENTRY
@@ -192,12 +192,12 @@ class Cut:
         self.unknown = True
 
     def whole(self, begin: bytes) -> list[bytes]:
-        """Return the members with `begin` before their first NUL byte, each shortened to `LARGEST` + 1 bytes."""
+        """Return the members with `begin` before their first NUL byte, each cut to at most `LARGEST` + 1 bytes."""
         return self._whole.get(begin, [])
 
 
 class _CutOff:
-    """Deadlines of members that KeyDB cut off at a NUL byte, all with the same beginning."""
+    """The deadlines of members that KeyDB cut off at a NUL byte and that have the same beginning."""
 
     def __init__(self, deadline: int) -> None:
         self.deadline = deadline
@@ -213,7 +213,7 @@ class Reader:
     """Parses one file.
 
     Attributes:
-        found: what the file contains, as far as it was parsed.
+        found: the contents of the file as far as it has been parsed.
         offset: number of bytes parsed.
     """
 
@@ -226,7 +226,7 @@ class Reader:
         self._rows: list[Row] = []
         self._done = False
         self._broken: DamagedError | None = None
-        self._cut = Cut()  # members with NUL bytes of the last value
+        self._cut = Cut()  # members of the last value that contain NUL bytes
         self._run = self._file()
 
     @property
@@ -351,7 +351,7 @@ class Reader:
                 yield from self._skip_string()
 
     def _deadlines(self, database: int, key: bytes | None, key_expires: int, *, of_job: bool) -> _Need:
-        """Parse the fields after a value that hold the deadlines of its members."""
+        """Parse the fields after a value: they hold the deadlines of the value's members."""
         count = 0
         cut_off: dict[bytes, _CutOff] = {}
         while True:
@@ -365,7 +365,7 @@ class Reader:
                 raise self._damaged("member without a deadline", begin)
             deadline = yield from self._deadline()
             if of_job:
-                continue  # a job's next run, not a deadline
+                continue  # a job's time is not a deadline, but that of its next run
             count += 1
             if key is None or member is None:
                 self.found.too_large += 1
@@ -382,9 +382,9 @@ class Reader:
             self._assign(database, key, key_expires, member, of_member)
 
     def _assign(self, database: int, key: bytes, key_expires: int, begin: bytes, cut_off: _CutOff) -> None:
-        """Return deadlines of members with the same beginning, if it is certain which members have them.
+        """Add deadlines of members with the same beginning if it is certain whose they are; else only count them.
 
-        It is certain if all members with this beginning have the same deadline; `begin` itself may be one of them.
+        That is certain if all members with this beginning have the same deadline. `begin` itself may be a member, too.
         """
         members = self._cut.whole(begin)
         with_begin = cut_off.count == len(members) + 1
@@ -406,7 +406,7 @@ class Reader:
         self.found.too_large += len(members) - len(held)
 
     def _leave_out(self, database: int, key: bytes) -> None:
-        """Count a deadline that may belong to any member."""
+        """Count a deadline that cannot be assigned to a member."""
         found = self.found
         found.untold += 1
         name = (database, key[:_BEGINNING])
@@ -414,7 +414,7 @@ class Reader:
             found.untold_of.append(name)
 
     def _short_rows(self, database: int, key: bytes, key_expires: int) -> int:
-        """Parse deadlines of short, fully buffered members, which nearly all are, without a call for each part."""
+        """Parse deadlines of short members that are fully buffered, as nearly all are, without a call for each part."""
         data, at = self._bytes, self._at
         last = len(data) - _LONGEST_SHORT_ROW
         count = 0
@@ -455,7 +455,7 @@ class Reader:
             self.found.cron_names.append(key)
 
     def _value(self, kind: int, begin: int) -> _Need:
-        """Skip a value of this type, but collect members with NUL bytes."""
+        """Skip a value of type `kind`, but collect its members with NUL bytes."""
         self._cut = Cut()
         if kind in (12, 13):
             yield from self._packed()
@@ -525,7 +525,7 @@ class Reader:
         """Skip a small hash or sorted set, in which every other string is a member."""
         begin = self.offset
         packed = yield from self._text()
-        # Unpack it only if deadlines follow.
+        # Unpack the value only if deadlines follow.
         if packed is None:
             self._cut.forget()
         elif (yield from self._aux_comes()):
@@ -541,11 +541,11 @@ class Reader:
         return self._bytes[self._at] == _AUX
 
     def _skip_members(self, count: int, *, every: int = 1, behind: int = 0) -> _Need:
-        """Skip strings, but collect members with NUL bytes. Loops over buffered strings, without a call for each.
+        """Skip strings, but collect members with NUL bytes. Loops over buffered strings without a call for each.
 
         Args:
             count: number of strings.
-            every: one in so many strings is a member.
+            every: number of strings for each member; the first of them is the member.
             behind: number of other bytes after each string.
         """
         data, cut = self._bytes, self._cut
@@ -580,7 +580,7 @@ class Reader:
     def _skip_member(self) -> _Need:
         begin = self.offset
         size, encoding = yield from self._length()
-        # A deadline never names a longer member. Keep one byte more than that, so that it equals no shorter one.
+        # Keep LARGEST + 1 bytes of a longer member: its deadline is left out, and no shorter member may get it.
         if encoding is None and size > LARGEST:
             member = yield from self._take(LARGEST + 1)
             yield from self._skip(size - LARGEST - 1)
@@ -598,7 +598,7 @@ class Reader:
         self._cut.add(member)
 
     def _skip_strings(self, count: int) -> _Need:
-        """Skip strings. Loops over buffered strings, without a call for each."""
+        """Skip strings. Loops over buffered strings without a call for each."""
         data = self._bytes
         while count:
             at, end = self._at, len(data) - 1
@@ -668,7 +668,7 @@ class Reader:
         return number
 
     def _length(self) -> Generator[None, None, tuple[int, int | None]]:
-        """Parse a length, or the encoding of a string without one."""
+        """Parse a length, or the encoding of a string that has no length."""
         begin = self.offset
         (first,) = yield from self._take(1)
         if first < 0x40:
@@ -685,7 +685,7 @@ class Reader:
         raise self._damaged(f"invalid length, first byte {first:#x}", begin)
 
     def _comes(self, wanted: bytes) -> Generator[None, None, bool]:
-        """Return whether these bytes come next, and skip them if so."""
+        """Return whether these bytes come next; if so, skip them."""
         while True:
             there = bytes(self._bytes[self._at : self._at + len(wanted)])
             if not wanted.startswith(there):

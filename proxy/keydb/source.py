@@ -1,4 +1,4 @@
-"""Read an RDB file from a file, from standard input, or from a KeyDB as its replicas do.
+"""Read RDB data from a file, from standard input, or from a KeyDB, as its replicas do.
 
 Its tests: tests/test_import.py.
 """
@@ -28,11 +28,12 @@ CHUNK: Final = 1 << 18
 """Maximum number of bytes per read."""
 
 SILENCE_SECONDS: Final = 60.0
-"""How long a server may send nothing, as for replicas. While it writes the file it sends an empty line every 10 s."""
+"""How long a server may send nothing; by default, replicas wait as long. A server sends an empty line every 10 s while
+it writes the file."""
 
 _LINE: Final = 4096
 _EMPTY_LINES: Final = 100_000
-"""How many empty lines to accept before the file: eleven days' worth."""
+"""Maximum number of empty lines to accept before the file: those of eleven days."""
 
 _MARK_SIZE: Final = 40
 
@@ -51,7 +52,7 @@ class FileSource:
         SourceError: the file cannot be opened.
 
     Attributes:
-        size: in bytes; None if unknown.
+        size: the size in bytes; None if unknown.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -87,10 +88,10 @@ class ServerSource:
     """Requests an RDB file from a KeyDB with SYNC, as its replicas do.
 
     Args:
-        server: how to reach it.
+        server: how to reach the KeyDB.
 
     Attributes:
-        size: in bytes; None if unknown, or not known yet.
+        size: the size of the file in bytes; None if unknown, or not known yet.
     """
 
     def __init__(self, server: Upstream) -> None:
@@ -138,7 +139,7 @@ class ServerSource:
         login = self._sent = self._server.login
         if login:
             await self._ask(transport, "AUTH", *login, must=True)
-        # A server that does not know this option sends the file in another format, which is read as well.
+        # A server that does not know this option sends the file in another format. That is supported, too.
         await self._ask(transport, "REPLCONF", "capa", "eof")
         await self._ask(transport, "REPLCONF", "rdb-only", "1")
         transport.write(_request("SYNC"))

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_import_rdb.py.
 
-The file has no name and disappears with the process. It holds the bytes of keys and members with deadlines, plus some
-20 bytes each, and nothing else from the source.
+The file has no name and disappears with the process. It holds the keys and members with deadlines, plus some 20 bytes
+for each, and nothing else from the source.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import IO, Final, Self
 from proxy.keydb.rdb import Row
 
 ROWS_AT_ONCE: Final = 250
-"""Deadlines per batch: while the server runs one it serves no other client."""
+"""Maximum number of deadlines per batch. While the server runs a batch, it serves no other client."""
 
 KEYS_AT_ONCE: Final = 64
-"""Keys per batch: a key costs more than a member."""
+"""Maximum number of keys per batch: a key costs the server more than a member."""
 
 BYTES_AT_ONCE: Final = 1 << 18
 """Approximate limit for the bytes of keys and members per batch."""
@@ -112,10 +112,10 @@ class Spool:
             self._add(rows)
 
     def finish(self) -> None:
-        """Write out what was added; no more may be added.
+        """Write out all deadlines. No more may be added.
 
         Raises:
-            SpoolError: there is no space for it.
+            SpoolError: there is no space for them.
         """
         with _writing():
             self._file.flush()
@@ -133,7 +133,7 @@ class Spool:
             self.size += 1
 
     def batches(self) -> Iterator[Batch]:
-        """Yield all deadlines from the beginning; only after `finish`."""
+        """Yield all deadlines from the beginning. Call this only after `finish`."""
         self._file.seek(0)
         read = self._file.read
         batch: Batch | None = None

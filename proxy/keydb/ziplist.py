@@ -1,4 +1,4 @@
-"""Decode the packed form of small hashes and sorted sets in RDB files: only its strings, which may be binary.
+"""Decode the packed form of small hashes and sorted sets in RDB files: only the strings in it, which may be binary.
 
 Its tests: tests/test_import_rdb.py.
 """
@@ -14,7 +14,7 @@ _INTEGERS: Final = {0xC0: 2, 0xD0: 4, 0xE0: 8, 0xF0: 3, 0xFE: 1}
 
 
 def members(packed: bytes) -> list[bytes]:
-    """Return every other entry, from the first, that is a string: the fields of a hash or members of a sorted set.
+    """Return the fields of a hash, or the members of a sorted set, that are stored as strings.
 
     Raises:
         ValueError: the bytes are not a packed hash or sorted set.

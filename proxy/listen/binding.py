@@ -19,7 +19,9 @@ from proxy.loop import look_up
 from proxy.settings import Settings, SettingsError, TCPAddress, parse_address
 from proxy.upstream import tcp
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 4096
+"""Number of connections that the system accepts for a busy proxy, if `net.core.somaxconn` allows so many. It drops
+further attempts, and a client tries again after a second."""
 
 FileAt = Callable[[Path, Marks | None], SocketFile]
 
@@ -73,21 +75,21 @@ async def bind_all(
 ) -> list[list[Listener]]:
     """Bind all addresses and begin to listen.
 
-    On a TCP address each process has its own socket, and the kernel distributes clients over them (SO_REUSEPORT). Where
-    it does not, and on a Unix socket, the processes share one.
+    On a TCP address each process has its own socket, and the kernel distributes clients over these (SO_REUSEPORT).
+    Where the kernel does not, and on a Unix socket, the processes share one socket.
 
     Args:
         settings: the settings.
         file_at: see `Succession.file`.
         processes: the number of processes that accept clients.
-        given: sockets that already listen. Those used are removed from it.
+        given: sockets that already listen; those used are removed from this object.
 
     Returns:
-        For each process its listeners in the order of the addresses, then surplus given ones. The files of Unix sockets
-        belong to the first process.
+        For each process: its listeners in the order of the addresses, then surplus given listeners. The files of Unix
+        sockets belong to the first process.
 
     Raises:
-        SettingsError: an address cannot be listened on.
+        SettingsError: the proxy cannot listen on an address.
     """
     made: list[list[Listener]] = [[] for _ in range(processes)]
     more: list[Listener] = []
@@ -128,8 +130,8 @@ def as_given(listeners: Iterable[Listener], *, keeps_files: bool) -> Given:
 
 
 def _share_out(there: list[socket.socket], processes: int, keepalive: int) -> list[socket.socket]:
-    """Return the given sockets, duplicated so that each process has one. Surplus ones stay open: closing one would
-    lose the clients in its queue."""
+    """Return the given sockets, and duplicates so that each process has one. Surplus sockets stay open: a close
+    would lose the clients in the queue."""
     for listener in there:
         if listener.family != socket.AF_UNIX:
             tcp.configure(listener, keepalive)
@@ -154,7 +156,7 @@ async def _bind(address: str, processes: int, keepalive: int) -> list[socket.soc
     sockets = [bind(found)]
     try:
         if processes > 1 and _SPREADS:
-            # The first was bound exclusively, so the address is free. Now let this process's others share it.
+            # The first socket was bound alone, so nothing else listens there. Now this proxy's other sockets may join.
             family, kind, protocol, name, _ = found[0]
             found = [(family, kind, protocol, name, sockets[0].getsockname())]
             sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,4 +1,4 @@
-"""The limit on open files: raise it, and say at once if it is too low to start.
+"""The limit on open files: raise it, and fail at once if it is too low to start.
 
 Its tests: tests/test_limits.py.
 """
@@ -20,7 +20,7 @@ _OF_A_WORKER: Final = 4
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files as far as the system allows: each client takes two.
+    """Raise the limit on open files as far as the system allows: each client takes two files.
 
     Returns:
         The limit.
@@ -32,11 +32,11 @@ def raise_file_limit() -> int:
 
 
 def enough_files(settings: Settings, given: Given | None = None) -> int:
-    """Raise the limit of open files; return it.
+    """Raise the limit on open files; return it.
 
     Args:
         settings: the settings.
-        given: inherited sockets. There may be more than the settings need: for more workers, or other addresses.
+        given: inherited sockets. There may be more than the settings need, for more workers or other addresses.
 
     Raises:
         SettingsError: the limit is too low to start.
@@ -45,7 +45,7 @@ def enough_files(settings: Settings, given: Given | None = None) -> int:
     inherited = {address: len(sockets) for address, sockets in given.clients.items()} if given is not None else {}
     sockets = sum(max(settings.workers, inherited.pop(address, 0)) for address in settings.listen)
     needed = _ALWAYS + sockets + sum(inherited.values())
-    if settings.workers > 1:  # the supervisor has each socket twice: for a worker and for the next proxy
+    if settings.workers > 1:  # the supervisor holds each socket twice: for a worker and for a successor
         needed += len(settings.listen) + sockets + settings.workers * _OF_A_WORKER
     if files < needed:
         raise SettingsError(f"too few open files to start: raise their limit (ulimit -n) from {files} to {needed}")

@@ -26,10 +26,10 @@ class Given:
 
     Attributes:
         clients: address, as in the settings → its sockets, which share its clients.
-        admin: the same for the admin port.
-        marks: address → what identifies the file of a Unix socket that a proxy has bound. No other file is removed:
-            it is systemd's, or the old proxy has not reported it.
-        keeps_files: whether the sockets belong to the proxy; systemd's outlive it.
+        admin: address of the admin port → its socket.
+        marks: address → the marks of the file of a Unix socket that a proxy has bound. All other files stay: they are
+            systemd's, or the old proxy has not reported them.
+        keeps_files: whether the sockets belong to the proxy; systemd's outlive the proxy.
     """
 
     clients: dict[str, list[socket.socket]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Given:
     keeps_files: bool = True
 
     def files(self, owns: Callable[[], bool]) -> list[SocketFile]:
-        """Return the files of unused sockets that a proxy has to remove; `owns`: returns whether this proxy has to."""
+        """Return the files of unused sockets that a proxy must remove; `owns`: returns whether this proxy must."""
         found = ((parse_address(address), marks) for address, marks in self.marks.items())
         return [SocketFile(path, owns, marks) for path, marks in found if isinstance(path, Path)]
 
@@ -55,10 +55,10 @@ def from_manager(environment: MutableMapping[str, str] = os.environ) -> Given | 
     """Take the sockets that systemd has bound for this process; None if there are none.
 
     Args:
-        environment: the process's; the variables are removed, so that child processes do not take the sockets too.
+        environment: the process's environment; systemd's variables are removed, so that no child takes the sockets.
 
     Raises:
-        SettingsError: one of them cannot be used.
+        SettingsError: a socket cannot be used.
     """
     pid, count, names = (environment.pop(f"LISTEN_{name}", "") for name in ("PID", "FDS", "FDNAMES"))
     if pid != str(os.getpid()) or not (count.isascii() and count.isdecimal()) or count == "0":

@@ -24,7 +24,7 @@ def networks(texts: Iterable[str]) -> Networks:
     """Parse networks from a setting.
 
     Raises:
-        ValueError: one is not a network.
+        ValueError: a text is not a network.
     """
     return tuple(ip_network(text) for text in texts)
 

@@ -71,7 +71,7 @@ def client_limit(max_clients: int, files: int) -> int:
 class Listeners:
     """All addresses that clients can connect to.
 
-    Does not use asyncio's server, which closes clients silently when files run out and does not count them.
+    This class replaces asyncio's server, which does not count clients, and closes them silently when files run out.
 
     Args:
         settings: the settings.
@@ -105,7 +105,7 @@ class Listeners:
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()  # tasks of TLS handshakes, and of waits for a PROXY header
-        self._turns = TurnQueue(Turns())  # of handshakes
+        self._turns = TurnQueue(Turns())  # the turns of handshakes
         self._refused: dict[socket.socket, asyncio.TimerHandle] = {}
         self._say_refused = Seldom(log.warning, "clients refused: max_clients reached")
         self._say_unlisted = Seldom(log.warning, "clients refused: not in listen_proxy_protocol")
@@ -121,7 +121,7 @@ class Listeners:
             given: the sockets, if they have been bound already.
 
         Raises:
-            SettingsError: an address cannot be listened on, or a certificate cannot be used.
+            SettingsError: the proxy cannot listen on an address, or cannot use a certificate.
         """
         if self._settings.listen_tls_cert_file is not None:
             self._context = listening_context(self._settings)
@@ -150,8 +150,8 @@ class Listeners:
         """Stop accepting. Harmless if already closed.
 
         Args:
-            relieved: whether another process goes on listening. Then pending PROXY headers and TLS handshakes are
-                completed.
+            relieved: whether another process continues to listen. If so, pending PROXY headers and TLS handshakes may
+                still be completed, until the next call.
         """
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
@@ -172,7 +172,7 @@ class Listeners:
             await asyncio.wait(self._tasks)
 
     def remove_paths(self) -> None:
-        """Remove the files of Unix sockets, nothing else: the process is about to end."""
+        """Remove the files of Unix sockets, and do nothing else: the process is ending."""
         for listener in self._listeners:
             if listener.file is not None:
                 listener.file.remove()
@@ -216,7 +216,7 @@ class Listeners:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                # Out of files or memory. The socket stays readable, so without a pause the loop would spin.
+                # Files or memory have run out. The socket stays readable: without a pause the loop would spin.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.socket)
                 listener.pause = loop.call_later(_PAUSE_SECONDS, self._resume, number)
@@ -259,7 +259,7 @@ class Listeners:
     async def _connect(
         self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None, is_proxied: bool
     ) -> None:
-        """Hand a client over to its protocol, after the PROXY header and the TLS handshake if it needs them."""
+        """Hand a client over to its protocol, after the PROXY header and the TLS handshake, if any."""
         loop, seconds = asyncio.get_running_loop(), self._settings.listen_tls_timeout
         peer = _name(client) if context is not None or is_proxied else ""
         reads_header = is_proxied
@@ -269,13 +269,13 @@ class Listeners:
                 reads_header = False
             if context is None:
                 if (task := asyncio.current_task()) is not None:
-                    self._handshakes.discard(task)  # from here on the protocol is told when the client ends
+                    self._handshakes.discard(task)  # from here on the protocol is notified when the client disconnects
                 await loop.connect_accepted_socket(lambda: connection, client)
             else:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
         except BaseException as error:
-            # Whatever went wrong, the client is gone, and nothing else would take it off the count.
+            # The client is gone, whatever went wrong, and nothing else removes it from the count.
             self.left(connection)
             connection.dropped()
             client.close()
@@ -305,7 +305,7 @@ class Listeners:
 
     def _turn_away(self, client: socket.socket, listener: Listener, line: bytes) -> None:
         if listener.tls:
-            client.close()  # it expects a handshake, not a line; Redis does the same
+            client.close()  # the client expects a handshake, not a line; Redis does the same
             return
         try:
             client.send(line)
@@ -313,7 +313,7 @@ class Listeners:
         except OSError:
             client.close()
             return
-        # If closed at once with a request unread, the connection would be reset and the line lost.
+        # Do not close yet: a close with a request unread would reset the connection, and the line would be lost.
         if len(self._refused) >= REFUSED_AT_ONCE:
             self._dismiss(next(iter(self._refused)))
         self._refused[client] = asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._dismiss, client)

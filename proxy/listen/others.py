@@ -1,4 +1,4 @@
-"""Interface to the other workers for a process that accepts clients. A proxy of one process has none.
+"""The other workers, as seen by a process that accepts clients. A proxy of one process has no others.
 
 Its tests: tests/test_workers.py.
 """
@@ -41,7 +41,7 @@ class Others:
         """Record how many clients this process has."""
 
     def hand_over(self, client: socket.socket, listener: int, clients: int) -> bool:
-        """Hand a client over to a worker that has fewer.
+        """Hand a client over to a worker that has fewer clients.
 
         Args:
             client: a client that has just been accepted.
@@ -49,6 +49,6 @@ class Others:
             clients: how many this process has.
 
         Returns:
-            Whether it was handed over. If so, it no longer belongs to this process.
+            Whether the client was handed over. If so, it no longer belongs to this process.
         """
         return False

@@ -1,4 +1,4 @@
-"""The running proxy that this one replaces: take over its sockets, and learn when it ends.
+"""The running proxy that this one replaces: take over its sockets, and notice when it ends.
 
 Its tests: tests/test_takeover.py.
 """
@@ -25,13 +25,14 @@ from proxy.listen.sockets import Marks
 from proxy.settings import SettingsError
 
 MEET_SECONDS: Final = 30.0
-"""How long the running proxy may take to answer: it may be handing over to another process."""
+"""How long the running proxy may take to answer: it may be handing over to another process first."""
 
 SIGN_SECONDS: Final = 1.0
-"""How often to send it a sign of life while this process starts."""
+"""How often to send the running proxy a sign of life while this process starts."""
 
 ANSWER_SECONDS: Final = 2.0
-"""How long it may take to confirm that it leaves. If it is suspended, it reads the message when it continues."""
+"""How long the running proxy may take to confirm that it leaves. A suspended proxy reads the message when it
+continues."""
 
 END_SECONDS: Final = 1.0
 """How long a proxy that has disconnected may take to end."""
@@ -39,13 +40,14 @@ END_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 0.01
 
 _LOOK_SECONDS: Final = 0.1
-"""How often to check, while the running proxy is waited for, whether this process has been told to stop."""
+"""How often to check, while waiting for the running proxy, whether this process has been told to stop."""
 
 NEXT: Final = b"n"
 STARTS: Final = b"a"
 SERVES: Final = b"s"
 ENDS: Final = b"e"
 GIVES_UP: Final = b"g"
+"""The messages, one byte each; succession.py explains them."""
 
 VERSION: Final = 1
 MOST: Final = 64
@@ -59,14 +61,14 @@ class Predecessor:
     """The proxy that serves the clients until this one can.
 
     Args:
-        path: the Unix socket at which it hands its sockets over.
-        way: a connection to it.
+        path: the Unix socket at which that proxy hands its sockets over.
+        way: a connection to that proxy.
 
     Attributes:
         given: its sockets.
         listener: the listening socket of `path`.
-        marks: what identifies the file of `listener`, if it has reported that.
-        ended: set when it has ended or leaves: its files now belong to this process.
+        marks: the marks of the file of `listener`, if that proxy has reported them.
+        ended: set when that proxy has ended or is leaving: its files now belong to this process.
     """
 
     def __init__(self, path: Path, way: socket.socket) -> None:
@@ -76,7 +78,7 @@ class Predecessor:
         self.ended = asyncio.Event()
         self._path = path
         self._way: socket.socket | None = way
-        self._early = b""  # what the other process said directly after its sockets
+        self._early = b""  # bytes that the other process sent directly after its sockets
         self._answered = asyncio.Event()
         self._gave_up = False
         self._signs: asyncio.TimerHandle | None = None
@@ -86,7 +88,7 @@ class Predecessor:
         """Get the sockets of the running proxy; None if there is none.
 
         Raises:
-            SettingsError: the process there hands over none.
+            SettingsError: the process there hands over no sockets.
             StoppedError: this process was told to stop meanwhile.
         """
         until = time.monotonic() + END_SECONDS
@@ -94,7 +96,7 @@ class Predecessor:
             while True:
                 try:
                     return cls._met(path)
-                except (BrokenPipeError, ConnectionResetError):  # it is ending: soon there is another proxy, or none
+                except (BrokenPipeError, ConnectionResetError):  # that proxy is ending: soon another listens, or none
                     if time.monotonic() >= until:
                         raise
                     time.sleep(_AGAIN_SECONDS)
@@ -127,7 +129,7 @@ class Predecessor:
         _wait(lambda: bool(select.select([way], [], [], _LOOK_SECONDS)[0]))
         line, descriptors, flags, _ = socket.recv_fds(way, _LONGEST, MOST)
         sockets = [_adopt(descriptor) for descriptor in descriptors]
-        if flags & socket.MSG_CTRUNC:  # some descriptors were lost: this process has no room for them
+        if flags & socket.MSG_CTRUNC:  # some descriptors were lost: this process may open no more files
             raise OSError(errno.EMFILE, "too few open files to take the sockets: raise their limit (ulimit -n)")
         if not line:
             raise BrokenPipeError
@@ -155,7 +157,7 @@ class Predecessor:
         return True
 
     def watch(self) -> None:
-        """Send signs of life while this process starts, and learn when the other ends."""
+        """Send signs of life while this process starts, and notice when the other proxy ends."""
         self.look()
         if self._way is not None:
             asyncio.get_running_loop().add_reader(self._way, self.look)
@@ -180,7 +182,7 @@ class Predecessor:
         if said == GIVES_UP:
             self._gave_up = True
         else:
-            self.ended.set()  # the other process says that it ends, or was killed
+            self.ended.set()  # the other process is ending, or was killed
         self._answered.set()
         self.close()
 
@@ -188,7 +190,7 @@ class Predecessor:
         """Report that this process serves clients, and wait until the other proxy confirms that it leaves.
 
         Raises:
-            SettingsError: the other proxy has given up on this process, and goes on.
+            SettingsError: the other proxy has given up on this process, and continues.
         """
         self.look()
         if self._way is not None:
@@ -218,10 +220,10 @@ class Predecessor:
 
 
 def _wait(is_done: Callable[[], bool]) -> None:
-    """Call a function, which waits for a moment itself, until it returns True.
+    """Call a function until it returns True. The function itself waits for a moment.
 
     Raises:
-        TimeoutError: that takes longer than the running proxy may take.
+        TimeoutError: the function does not return True within `MEET_SECONDS`.
         StoppedError: this process was told to stop.
     """
     latest = time.monotonic() + MEET_SECONDS
@@ -232,7 +234,7 @@ def _wait(is_done: Callable[[], bool]) -> None:
 
 
 def _connect(way: socket.socket, path: Path) -> bool:
-    """Connect; return False if the queue there is full, because many processes start at once."""
+    """Connect; return False if the queue of the running proxy is full, because many processes start at once."""
     try:
         way.connect(str(path))
     except BlockingIOError:
@@ -242,7 +244,7 @@ def _connect(way: socket.socket, path: Path) -> bool:
 
 
 def _marks(told: object) -> Marks | None:
-    """Return what identifies a file; None if the other proxy does not report that, or does not remove the file."""
+    """Return a file's marks; None if the other proxy does not report them, or does not remove the file."""
     if not isinstance(told, list):
         return None
     device, inode, changed = (int(number) for number in told)
@@ -273,7 +275,7 @@ def _check_user(other: socket.socket) -> None:
         ConnectionError: it belongs to another user.
     """
     if not sys.platform.startswith("linux"):
-        return  # cannot be checked here: the path has to be in a folder of this user
+        return  # other systems have no such check: there the path must be in a folder of this user
     credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
     if user not in (0, os.geteuid()):

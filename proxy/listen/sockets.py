@@ -16,13 +16,13 @@ from proxy.names import Found
 
 
 def why_not(error: OSError) -> str:
-    """Return why an address cannot be listened on and, if known, what to do about it."""
+    """Return why it is not possible to listen on an address and, if known, what to do about it."""
     advice = "; stop what listens there, or choose another address" if error.errno == errno.EADDRINUSE else ""
     return f"{error.strerror or error}{advice}"
 
 
 Marks = tuple[int, int, int]
-"""What identifies a file: device, inode, time of its last change."""
+"""The marks by which a file is recognised: its device, its inode, and the time of its last change in ns."""
 
 
 class SocketFile:
@@ -30,11 +30,11 @@ class SocketFile:
 
     Args:
         path: its path.
-        owns: returns whether this process has to remove the file when it ends: see `Succession.file`.
-        marks: what identifies the file, if another process has bound it.
+        owns: returns whether this process must remove the file when it ends: see `Succession.file`.
+        marks: the file's marks, if another process has bound it.
 
     Attributes:
-        marks: what identifies the file; None if there was none.
+        marks: the file's marks; None if there was no file.
     """
 
     def __init__(self, path: Path, owns: Callable[[], bool], marks: Marks | None = None) -> None:
@@ -43,14 +43,14 @@ class SocketFile:
         self._owns = owns
 
     def remove(self) -> None:
-        """Remove the file, once, unless another process has bound the path since."""
+        """Remove the file, at most once, unless another process has bound the path since."""
         path, self._path = self._path, None
         if path is not None and self._owns() and self.marks is not None and _marks(path) == self.marks:
             path.unlink(missing_ok=True)
 
 
 def _marks(path: Path) -> Marks | None:
-    """Return what identifies a file. The inode alone is not enough: file systems reuse it."""
+    """Return a file's marks. The inode alone is not enough: file systems reuse it."""
     try:
         found = path.lstat()
     except OSError:
@@ -68,7 +68,7 @@ def bind(found: Found, *, shared: bool = False) -> socket.socket:
 
     Args:
         found: the addresses of the host; the first is used.
-        shared: whether the user's other sockets with this flag may be bound to the address too.
+        shared: whether other shared sockets of this user may be bound to the address too.
 
     Raises:
         OSError: it cannot be bound.
@@ -109,7 +109,7 @@ async def clear_socket(path: Path) -> None:
     """Remove the socket file that a killed proxy has left behind.
 
     Raises:
-        OSError: a process listens on it, or it is not a socket.
+        OSError: a process listens on the socket, or the file is not a socket.
     """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
@@ -124,5 +124,5 @@ async def clear_socket(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except BlockingIOError:
-            pass  # its backlog is full: it is in use
+            pass  # the socket's backlog is full: it is in use
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -1,23 +1,23 @@
-"""Replace a running proxy without refusing clients: it hands over its listening sockets through a Unix socket.
+"""Replace a running proxy without refusing clients: it hands its listening sockets over through a Unix socket.
 
 Its tests: tests/test_takeover.py.
 
-The new proxy gets the very sockets that the old one listens on, so no client in their queues is lost. With a second
-socket (SO_REUSEPORT), clients that the kernel had queued for the old one would be lost. While the new one starts, the
-old one serves. When the new one reports that it serves, the old one stops accepting, answers pending requests and
-exits. If the new one fails before that, the old one goes on.
+The new proxy gets the very sockets on which the old one listens, so no client in their queues is lost. If it had bound
+sockets of its own (SO_REUSEPORT), clients in the old one's queues would be lost. While the new one starts, the old one
+serves. When the new one reports that it serves, the old one stops accepting, answers pending requests and exits. If the
+new one fails before that, the old one continues.
 
     the new proxy             the old proxy
     n                         {"is": "…", "address": "…", "marks": […]} and sockets; and so on, until {"is": "all", …}
     a (it starts), often
     s (it serves)             e (it ends)
 
-`marks` identify the file of a Unix socket that the old one has bound: only that is removed later, never what another
-process has bound at the path since. They are null where the file is systemd's.
+`marks` identify the file of a Unix socket that the old one has bound. Only that file is removed later, never a file
+that another process has bound at the path since. For files of systemd, `marks` is null.
 
-The old proxy also sends `e` if it is told to end earlier: a new one that has received `all` then owns everything,
-including the files of Unix sockets. If the old one just disconnects, it was killed, with the same result. It sends `g`
-to a new one that has been silent, and goes on.
+The old proxy also sends `e` if it is told to end earlier. A new one that has received `all` then owns everything,
+including the files of Unix sockets. The same holds if the old one just disconnects: then it was killed. If the new one
+is silent for too long, the old one sends `g` and continues.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from proxy.signals import Signals
 log = structlog.get_logger("proxy.listen")
 
 STEP_SECONDS: Final = 3.0
-"""How long a new process may take to ask for the next sockets. Others wait meanwhile: see MEET_SECONDS."""
+"""How long a new process may take to request the next sockets. Other new ones wait meanwhile: see MEET_SECONDS."""
 
 SILENT_SECONDS: Final = 10.0
 """How long a new process may give no sign of life while it starts: many times SIGN_SECONDS."""
@@ -58,8 +58,8 @@ class Succession:
 
     Attributes:
         given: sockets that already exist, from systemd or the old proxy; None if all are to be bound.
-        alone: set unless the old proxy still serves clients; until then accept none.
-        offer: functions that return the sockets for the next proxy.
+        alone: set when no old proxy serves clients any more; until then, this one accepts none.
+        offer: functions that each return sockets for the next proxy.
         at_release: called when the next proxy has taken over and owns what this one left.
     """
 
@@ -73,7 +73,7 @@ class Succession:
         self._file: SocketFile | None = None
         self._listener: socket.socket | None = None
         self._predecessor: Predecessor | None = None
-        self._visitor: socket.socket | None = None
+        self._visitor: socket.socket | None = None  # the connection of a new proxy that takes over
         self._rest: Iterator[tuple[dict[str, Any], list[socket.socket]]] = iter(())
         self._has_all = False  # whether the visitor has received all sockets
         self._patience: asyncio.TimerHandle | None = None
@@ -85,7 +85,7 @@ class Succession:
         """Get the sockets of the running proxy, if there is one.
 
         Raises:
-            SettingsError: they cannot be taken over.
+            SettingsError: the sockets cannot be taken over.
             StoppedError: the process was told to stop while it waited for the running proxy.
         """
         made = cls(settings.takeover, given)
@@ -98,7 +98,7 @@ class Succession:
         return made
 
     def watch(self) -> None:
-        """Start listening to the old proxy, if there is one."""
+        """Start receiving the old proxy's messages, if there is one."""
         if self._predecessor is not None:
             self._predecessor.watch()
 
@@ -118,10 +118,10 @@ class Succession:
         """Report that this process serves clients, and listen for its successor.
 
         Args:
-            signals: told when the successor serves.
+            signals: notified when the successor serves.
 
         Raises:
-            SettingsError: the path cannot be listened on, or the old proxy has given up on this one.
+            SettingsError: the proxy cannot listen on the path, or the old proxy has given up on this one.
         """
         if self._path is None:
             return
@@ -142,7 +142,7 @@ class Succession:
         self._await_visitor()
 
     def _drop_rest(self) -> None:
-        """Close the old proxy's sockets that are unused here, and remove their files unless the old proxy goes on."""
+        """Close the old proxy's sockets that are unused here, and remove their files unless the old proxy continues."""
         if self._predecessor is not None:
             self._remove_rest()
             self._predecessor.given.close()
@@ -162,7 +162,7 @@ class Succession:
             visitor, _ = self._listener.accept()
         except OSError:
             return
-        # One at a time: the next one waits in the queue for whichever proxy listens then.
+        # One visitor at a time. The next one waits in the socket's queue for whichever proxy listens then.
         asyncio.get_running_loop().remove_reader(self._listener)
         visitor.setblocking(False)
         self._visitor = visitor
@@ -184,7 +184,7 @@ class Succession:
         yield {"is": "all", "version": VERSION, "keeps_files": keeps_files}, []
 
     def _hear(self, visitor: socket.socket) -> bool:
-        """Process the visitor's next message; return False if nothing has arrived, neither a message nor its end."""
+        """Process the visitor's next message, or its disconnection; return False if neither has arrived."""
         try:
             said = visitor.recv(1)
             if said == NEXT and not self._has_all:
@@ -214,7 +214,7 @@ class Succession:
 
     def _give_up(self, visitor: socket.socket) -> None:
         if self._hear(visitor):
-            return  # the visitor's sign was there: this process was late to read it
+            return  # a message had arrived, but this process was late to read it
         log.warning("takeover given up: no sign of the other process", takeover=str(self._path))
         with contextlib.suppress(OSError):
             visitor.send(GIVES_UP)
@@ -242,7 +242,7 @@ class Succession:
         self._signals.stop.set()
 
     def file(self, path: Path, marks: Marks | None = None) -> SocketFile:
-        """Return the file of a Unix socket: this process has bound it or, if there are marks, another proxy has."""
+        """Return the file of a Unix socket at a path; `marks`: the file's marks, if another proxy has bound it."""
         return SocketFile(path, self._has_not_left if marks is None else self._owns, marks)
 
     def _owns(self) -> bool:
@@ -257,8 +257,8 @@ class Succession:
     def _has_not_left(self) -> bool:
         """Return whether this process, which is about to end, has to remove the files that it has bound.
 
-        From now on it accepts no visitor. A visitor that has all sockets and is still there owns the files too, and
-        removes them if it fails later. So no process removes a file at which another one serves.
+        From now on this process accepts no visitor. A visitor that has all sockets and is still connected owns the
+        files too, and removes them if it fails later. So no process removes a file at which another one serves.
         """
         if not self._is_ending:
             self._is_ending = True
@@ -272,7 +272,7 @@ class Succession:
         return not self._has_left
 
     def remove_path(self) -> None:
-        """Remove the takeover socket's file and unused inherited files, nothing else: the process is about to end."""
+        """Remove the takeover socket's file and unused inherited files, and do nothing else: the process is ending."""
         if self._file is not None:
             self._file.remove()
         self._remove_rest()

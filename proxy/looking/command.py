@@ -28,7 +28,7 @@ ABSENT: Final = 1
 FAILED: Final = 2
 
 _SURVEYED: Final = 400
-"""Number of a cluster's indexes that are read in one step."""
+"""Number of indexes of a cluster to read in one step."""
 
 _QUIET_SECONDS: Final = 0.5
 _OFTEN_SECONDS: Final = 0.2
@@ -42,13 +42,13 @@ note: this server has HEXPIRE itself, and the lifetimes that it sets are not lis
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `deadlines` lists.
+    """The deadlines to list.
 
     Attributes:
         pattern: the keys, as a pattern of KEYS.
-        key: one key instead of the pattern; None for the pattern.
+        key: one key to list instead of those of the pattern; None to use the pattern.
         most: maximum number of deadlines; 0 for all.
-        within: how many ms ahead to look; infinite for all.
+        within: how far ahead to look, in ms; infinite for all.
         form: one of `FORMATS`.
     """
 
@@ -60,7 +60,7 @@ class Wanted:
 
     @property
     def only(self) -> bytes | None:
-        """The one key that is meant; None for any number of keys."""
+        """The only key to list; None if the options may mean several keys."""
         if self.key is not None:
             return self.key
         return self.pattern if beginning(self.pattern) == self.pattern else None
@@ -132,7 +132,7 @@ def _write(text: str, encoding: str | None = None) -> None:
 
 
 class _Progress:
-    """Shows progress on a terminal if the command takes long; the line is cleared at the end."""
+    """Shows progress on a terminal if the command takes long. `clear` removes the line at the end."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self.text = text
@@ -163,7 +163,7 @@ class _Stepping:
         self._step = step
 
     async def ask(self, requests: Sequence[Words]) -> list[Any]:
-        """Ask the server and show progress."""
+        """Query the server, and show the progress."""
         self._step()
         return await self._server.ask(requests)
 
@@ -218,7 +218,7 @@ def beginning(pattern: bytes) -> bytes:
 
 
 async def _add_indexes(servers: Servers, soonest: Soonest, step: Callable[[], None]) -> int:
-    """Add all indexes; return how many keys they list."""
+    """Add all indexes of all servers; return how many keys these indexes list."""
     names, total = servers.names, 0
     for server in servers.all:
         slots = sorted(server.node.slots) if server.node is not None else [None]

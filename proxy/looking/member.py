@@ -1,4 +1,4 @@
-"""Find out all that is known about one member, and predict what will happen to it.
+"""Find out everything about one member, and predict what will happen to the member.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -20,7 +20,7 @@ from proxy.looking.walk import Words
 from proxy.session.globs import matches
 
 COMPARED: Final = 400_000
-"""Maximum number of list elements to compare, half of them from either end."""
+"""Maximum number of list elements to compare: half of them from each end of the list."""
 
 _ATTEMPTS: Final = 5
 _LISTED: Final = 1000
@@ -30,16 +30,16 @@ _KINDS: Final = {b"set": "member", b"hash": "field", b"zset": "member", b"list":
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about a member.
+    """The known facts about a member.
 
     Attributes:
         now: the server's time in Unix ms.
         kind: the key's type, as TYPE returns it.
-        there: whether the member exists; None if the list is too long to tell.
-        score: its score in the shadow; None if it has none.
-        covered: the covered prefixes that the key begins with, in words; None if not known.
-        key_left: the key's own TTL in ms; None if it has none.
-        field_left: the field's native TTL in ms; None if it has none.
+        there: whether the member exists; None if unknown, because the list is too long.
+        score: the member's score in the shadow; None if there is none.
+        covered: whether and why the key is covered, in words; None if not known.
+        key_left: the key's own TTL in ms; None if there is none.
+        field_left: the field's native TTL in ms; None if there is none.
         field_unknown: why the field's TTL is not known; empty if it is known.
         rules: the rules for events that match the key; None if the user may not read them.
         proxies: how many proxies are connected to the server; None if not known.
@@ -66,15 +66,15 @@ class Facts:
         """The deadline that is stored, void or not, in Unix ms."""
         if self.score is None:
             return None
-        # A void deadline is stored negated, and may have a time as its fraction.
+        # A void deadline is stored negated. Drop the fraction, which may note when it was found void (comb.lua).
         return whole_ms(self.score) if self.score >= 0 else int(-self.score)
 
 
 async def find_out(servers: Servers, key: bytes, member: bytes) -> Facts:
-    """Ask the server about a member.
+    """Query the server about a member.
 
     Raises:
-        LookError: it does not answer, or refuses.
+        LookError: the server does not answer, or refuses.
     """
     server, names = servers.owner(key), servers.names
     for _ in range(_ATTEMPTS):
@@ -119,7 +119,7 @@ async def has_own_lifetimes(servers: Servers, key: bytes) -> bool:
     """Return whether a key is a hash on a server with field lifetimes of its own."""
     server = servers.owner(key)
     kind, reply = await server.ask_freely([("TYPE", key), ("HPTTL", key, "FIELDS", 1, b"")])
-    # Without +hpttl the server refuses a command that it has; one that it lacks is unknown.
+    # A server that has HPTTL refuses it if the user lacks +hpttl; on other servers the command is unknown.
     return kind == b"hash" and isinstance(reply, list | NoPermissionError)
 
 
@@ -193,7 +193,8 @@ def _deadline(facts: Facts) -> str:
 
 
 def _set_by(facts: Facts) -> list[tuple[str, str]]:
-    """Return whether overwriting the member drops its deadline, which is then stored half a millisecond early."""
+    """Return which commands have set the deadline. A fraction of the score is the mark of commands whose deadlines are
+    dropped when the member is overwritten."""
     if facts.score is None or facts.is_void:
         return []
     if facts.score % 1:

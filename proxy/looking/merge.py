@@ -2,8 +2,8 @@
 
 Its tests: tests/test_deadlines.py.
 
-An index gives, for each key, a time before which none of its members expires. So keys are read in that order, and a
-deadline is yielded as soon as no unread key can have an earlier one.
+An index gives for each key a time before which no member of the key expires. So keys are read in the order of these
+times, and a deadline is yielded as soon as no unread key can have an earlier deadline.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEWEST_COMPARED: Final = COMPARED // ELEMENTS
 _COLLECTIONS: Final = (b"set", b"zset", b"hash", b"list")
 
 _FIRST: Final = 4
-"""Deadlines of a key to read first; each further read takes four times as many."""
+"""Number of deadlines of a key to read first. Each further step reads four times as many as the step before."""
 
 MOST_OPEN: Final = 500_000
 """Maximum number of keys with deadlines that have been read but not yet yielded."""
@@ -49,7 +49,7 @@ class SpoiltError(Exception):
 
 
 def check_index(error: Exception) -> None:
-    """Raise `SpoiltError` if an index has the wrong type; any other error means that it is at another node."""
+    """Raise `SpoiltError` if an index has the wrong type. Any other error means that the index is at another node."""
     if str(error).startswith("WRONGTYPE"):
         raise SpoiltError
 
@@ -68,7 +68,7 @@ class Deadline(NamedTuple):
     """A member and its deadline; ordered by deadline.
 
     Attributes:
-        score: the deadline as stored: Unix ms, to be rounded up.
+        score: the deadline as stored: Unix ms, which `whole_ms` rounds up.
         key: the key.
         member: the member.
         unsure: whether the member may not exist.
@@ -84,9 +84,9 @@ class _Index:
     """An index that has not been read to the end.
 
     Attributes:
-        server: its server.
-        walk: how far it has been read.
-        behind: the last element read; all further keys come after it.
+        server: the server that has the index.
+        walk: how far the index has been read.
+        behind: the last element read. All unread keys come after that element.
     """
 
     __slots__ = ("behind", "server", "walk")
@@ -101,14 +101,14 @@ class _Index:
 
 
 class _Open:
-    """A key some of whose deadlines have been read.
+    """A key whose shadow has been read, at least in part.
 
     Attributes:
-        server: where it is.
+        server: the server that has the key.
         key: the key.
-        walk: how far its shadow has been read.
+        walk: how far the shadow has been read.
         read: deadlines that have been read but not yet yielded.
-        size: how much to read next.
+        size: how many deadlines to read next.
     """
 
     __slots__ = ("key", "read", "server", "size", "walk")
@@ -159,9 +159,9 @@ class Soonest:
         """Add an index.
 
         Args:
-            server: where it is.
-            index: its name.
-            earliest: its first score, if that is known.
+            server: the server that has the index.
+            index: the name of the index.
+            earliest: the first score in the index, if known.
         """
         heapq.heappush(self._indexes, _Index(server, Walk(index), (earliest, b"")))
 
@@ -173,8 +173,8 @@ class Soonest:
         """Yield the deadlines.
 
         Raises:
-            TooManyError: it would take too much memory.
-            SpoiltError: an index cannot be read.
+            TooManyError: too many keys would have to be kept in memory.
+            SpoiltError: an index is not a sorted set.
             RestlessError: keys change faster than they can be read.
         """
         given = 0
@@ -192,14 +192,14 @@ class Soonest:
             if not first.read:
                 await self._read_on(first)
             self._keep(first)
-            # Skip a deadline earlier than the last one yielded: it has been set since.
+            # Skip a deadline that is earlier than the last one yielded: it was set meanwhile.
             if self._given is None or deadline > self._given:
                 self._given = deadline
                 given += 1
                 yield deadline
 
     async def _read_indexes(self) -> None:
-        """Read on in the indexes that have the earliest keys."""
+        """Read more of the indexes that have the earliest unread keys."""
         server = self._indexes[0].server
         chosen = [heapq.heappop(self._indexes)]
         while self._indexes and self._indexes[0].server is server and len(chosen) < _INDEXES:
@@ -229,21 +229,22 @@ class Soonest:
             raise TooManyError
 
     def _keep(self, one: _Open) -> None:
-        """Keep a key while it has deadlines to yield."""
+        """Keep a key as long as it has deadlines to yield."""
         if one.read and one.read[0].score <= self._until:
             heapq.heappush(self._open, one)
         else:
             self._names.discard(one.key)
 
     def _prune(self, left: int) -> None:
-        """Drop keys that cannot be among the first: enough others have earlier deadlines."""
+        """Drop keys that are not needed any more, because enough other keys have earlier deadlines."""
         if self._most and len(self._open) > 2 * left + KEYS:
             self._open = heapq.nsmallest(left, self._open)  # sorted, so it is a heap
             self._names = {one.key for one in self._open}
 
     async def _read_on(self, one: _Open) -> None:
-        """Read the next page of this key's shadow, in one step with the shadows of nearby keys on the same server that
-        have one deadline left to yield; go on until this key has a deadline, or is at its end.
+        """Read more of a key's shadow, until the key has a deadline to yield or the shadow has been read to the end.
+
+        The first step also reads the shadows of other early keys of the server that have one deadline left to yield.
         """
         if not one.walk.done:
             near = [
@@ -255,7 +256,7 @@ class Soonest:
         await self._fill(one.server, [one])
 
     async def _fill(self, server: Asked, keys: Sequence[_Open]) -> None:
-        """Read more of some keys' shadows until each has deadlines to yield or is at its end."""
+        """Read more of some keys' shadows, until each key has deadlines to yield or its shadow is at its end."""
         waiting = list(keys)
         while waiting:
             waiting = [one for one in waiting if not one.read and not one.walk.done]
@@ -272,7 +273,7 @@ class Soonest:
             reply, kind = replies[2 * place], replies[2 * place + 1]
             one.size = min(4 * one.size, ELEMENTS // 2)
             if isinstance(reply, Exception) or kind not in _COLLECTIONS:
-                one.walk.done = True  # no shadow, or all its deadlines are void
+                one.walk.done = True  # there is no shadow, or all deadlines in it are void
                 continue
             elements = one.walk.take(reply)
             if elements and elements[0][0] > self._until:
@@ -307,12 +308,12 @@ async def presence(
     """Return whether members exist, in one step.
 
     Args:
-        server: their server.
-        wanted: keys with their types, and some members of each.
-        compared: about how many list elements to compare.
+        server: the server that has the keys.
+        wanted: keys with their types, and some members of each key.
+        compared: about how many list elements the server may compare.
 
     Returns:
-        One value per member; None if the list is too long to tell.
+        One value per member; None if unknown, because the list is too long.
     """
     elements = sum(len(members) for _, kind, members in wanted if kind == b"list")
     depth = max(FEWEST_COMPARED, compared // max(1, elements))

@@ -18,7 +18,7 @@ import click
 from proxy.keydb.options import SETTINGS
 from proxy.settings import Settings
 
-__all__ = ["SETTINGS", "commands"]  # an import uses the same settings
+__all__ = ["SETTINGS", "commands"]  # `SETTINGS` is that of `import`, which takes the same settings
 
 _DEADLINES: Final = """List deadlines, soonest first, of the keys that match PATTERN, a pattern as in KEYS.
 
@@ -48,7 +48,7 @@ Load = Callable[[Path | None, dict[str, Any]], Settings]
 
 
 def _time(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Return a time such as 90s in ms."""
+    """Convert a time, such as `90s`, to ms."""
     if value is None:
         return None
     found = _WITHIN.fullmatch(value)
@@ -62,7 +62,7 @@ def commands(load: Load, settings: list[click.Parameter], context_settings: dict
 
     Args:
         load: loads the settings.
-        settings: the flags of the settings that apply here.
+        settings: the flags of the settings that apply to these commands.
         context_settings: Click's settings, such as how help is shown.
     """
 

@@ -1,4 +1,4 @@
-"""Read from servers in small steps. Errors are one line for people.
+"""Read from servers in small steps. Errors have one line of text for people.
 
 Its tests: tests/test_deadlines.py.
 """
@@ -37,16 +37,16 @@ class LookError(Exception):
 
 
 class Server:
-    """A server, on one connection of its own.
+    """A server, with a connection of its own.
 
     Args:
-        upstream: its address and settings.
+        upstream: the server's address and settings.
         connection: the connection.
         patience: seconds to wait for the replies of one step.
-        node: its place in the cluster; None without a cluster.
+        node: the server's place in the cluster; None without a cluster.
 
     Attributes:
-        node: as passed.
+        node: as passed, or as set later.
         lacks: whether any of the requested keys was moving to another node.
     """
 
@@ -67,7 +67,7 @@ class Server:
         A reply may be an error: the key has another type, or is moving to another node of the cluster.
 
         Raises:
-            LookError: another error, or no reply.
+            LookError: a reply is another error, or there is no reply.
         """
         replies = await self.ask_freely(requests)
         for request, reply in zip(requests, replies, strict=True):
@@ -78,10 +78,10 @@ class Server:
         return replies
 
     async def ask_freely(self, requests: Sequence[Words]) -> list[Any]:
-        """Return the replies, all errors included, to requests that are sent together.
+        """Return the replies, including all errors, to requests that are sent together.
 
         Raises:
-            LookError: no reply.
+            LookError: there is no reply.
         """
         replies: list[Any] = []
         try:
@@ -125,7 +125,7 @@ class Servers:
     Args:
         names: the names of the proxy's own keys.
         servers: the servers; in a cluster, those that have slots.
-        clustered: whether it is a cluster.
+        clustered: whether the servers are a cluster.
     """
 
     def __init__(self, names: Names, servers: Sequence[Server], *, clustered: bool) -> None:
@@ -137,7 +137,7 @@ class Servers:
         """Return the server that has a key.
 
         Raises:
-            LookError: no server has it.
+            LookError: no server has the key.
         """
         if not self.clustered:
             return self.all[0]
@@ -164,10 +164,10 @@ async def opened(settings: Settings, key: bytes | None = None) -> AsyncIterator[
 
     Args:
         settings: the settings.
-        key: the only key to read; then only its primary has to be reachable.
+        key: the only key to read, so that only its primary has to be reachable; None to read all keys.
 
     Raises:
-        LookError: a server cannot be reached, or another has become the primary meanwhile.
+        LookError: a server cannot be reached, or another server has become the primary meanwhile.
         SettingsError: a setting cannot be used.
     """
     names = Names(settings.prefix.encode())

@@ -29,7 +29,7 @@ _DAY: Final = 86_400_000
 
 
 def whole_ms(score: float) -> int:
-    """Return a stored deadline as whole Unix ms: the fraction is the proxy's own mark."""
+    """Return a stored deadline as whole Unix ms. Its fraction, if any, is a mark of the proxy's own."""
     return math.ceil(score)
 
 
@@ -65,9 +65,9 @@ def when(deadline: int, now: float) -> str:
 
 
 def spelled(name: bytes) -> str:
-    """Return a name for a cell, with escapes for bytes that are not printable text, so that no two names look alike."""
+    """Return a name for a cell. Bytes that are not printable text are escaped, so that no two names look alike."""
     text = "".join(map(_character, name.decode("utf-8", "surrogateescape")))
-    # Spreadsheets evaluate text that looks like a formula; a quote in the name itself is doubled.
+    # A quote keeps spreadsheets from evaluating text that looks like a formula. A leading quote of a name is doubled.
     return "'" + text if text.startswith((*_FORMULA, "'")) else text
 
 
@@ -137,7 +137,7 @@ class Json:
         return "["
 
     def rows(self, deadlines: Iterable[Deadline], now: float) -> str:
-        """Return an object for each."""
+        """Return an object for each deadline."""
         text = ""
         for one in deadlines:
             text += self._between + json.dumps(_fields(one, now))
@@ -157,7 +157,7 @@ class Csv:
         return "\ufeff" + self._line(_COLUMNS)
 
     def rows(self, deadlines: Iterable[Deadline], now: float) -> str:
-        """Return a line for each."""
+        """Return a line for each deadline."""
         return "".join(map(self._line, self._cells(deadlines, now)))
 
     def _cells(self, deadlines: Iterable[Deadline], now: float) -> Iterator[tuple[str | int, ...]]:

@@ -12,13 +12,13 @@ Words: TypeAlias = tuple[str | bytes | int, ...]
 """A request."""
 
 Element: TypeAlias = tuple[float, bytes]
-"""A score and its member, in the order in which servers sort elements."""
+"""A score and its member. Tuples sort as servers sort the elements."""
 
 FEW: Final = 100
-"""Maximum number of elements with equal scores to read again in order to skip them; beyond that the walk uses ranks."""
+"""Maximum number of elements with equal scores to read again in order to skip them. With more, the walk uses ranks."""
 
 _MARGIN: Final = 16
-"""Elements before the expected rank that are read too, because ranks may have shifted."""
+"""Number of elements to read before the expected rank, because ranks may have shifted."""
 
 MOST_ATTEMPTS: Final = 1000
 """Maximum number of consecutive replies without new elements."""
@@ -33,12 +33,12 @@ class Walk:
 
     Args:
         name: the key of the sorted set.
-        floor: the score to begin at; 0 for the first above zero.
+        floor: the score to begin at; 0 for the first score above zero.
 
     Attributes:
-        name: as passed.
+        name: the key of the sorted set.
         last: the last element that was returned; None before the first.
-        done: whether there are no more.
+        done: whether all elements have been returned.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Walk:
         self.last: Element | None = None
         self.done = False
         self._floor = "(0" if floor <= 0 else repr(floor)
-        self._ties = 0  # number of elements read so far with the score of the last one; -1: read by rank from now on
+        self._ties = 0  # number of elements read that have the score of the last one; -1: read by rank from now on
         self._rank: int | None = None  # expected rank of the next element; None: search for it
         self._low = 0  # lower bound of the search
         self._high: int | None = None  # upper bound
@@ -62,7 +62,7 @@ class Walk:
         """Return the next request; pass its reply to `take`.
 
         Args:
-            size: about how many elements are wanted at most.
+            size: about how many elements to return at most.
         """
         if self.last is None:
             self._requested = size
@@ -80,7 +80,7 @@ class Walk:
         return "ZRANGE", self.name, self._start, self._start + self._requested - 1, "WITHSCORES"
 
     def take(self, reply: Sequence[Any]) -> list[Element]:
-        """Return the new elements in a reply; an empty result does not mean the end.
+        """Return the new elements in a reply. An empty result does not mean the end: see `done`.
 
         Raises:
             RestlessError: too many replies in a row had nothing new.

@@ -1,1 +1,1 @@
-"""What the proxy counts: a table of metrics, each a plain number that other modules update."""
+"""The proxy's metrics: a table of plain numbers that other modules update."""

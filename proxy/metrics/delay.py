@@ -1,4 +1,4 @@
-"""Measure how late the event loop runs timers: requests wait about as long.
+"""Measure how late the event loop runs timers. Requests wait about as long.
 
 Its tests: tests/test_metrics.py.
 """

@@ -1,4 +1,4 @@
-"""The kinds of metrics, and functions to declare one in the table.
+"""The kinds of metrics, and functions that declare a metric in the table.
 
 Its tests: tests/test_metrics.py.
 """
@@ -26,14 +26,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The table's entry for one metric.
+    """The declaration of a metric in the table.
 
     Attributes:
         kind: the type of the metric.
         help: a one-line description.
-        label: the name of its label, if any.
-        values: the label's values to report from the start; none if the label has one value for the whole process, such
-            as the address of the upstream.
+        label: the name of the metric's label, if any.
+        values: the label's values to report from the start; empty if the label has one value for the whole process,
+            such as the address of the upstream.
     """
 
     kind: Kind
@@ -43,13 +43,13 @@ class Declaration:
 
 
 class Histogram:
-    """A histogram: counts values by their upper bounds.
+    """A histogram: counts values in classes, each with an upper bound.
 
     Args:
         bounds: the upper bounds, ascending; one more class has no bound.
 
     Attributes:
-        counts: number of values in each class: above the previous bound, at most this one.
+        counts: number of values in each class: above the previous bound, and up to the bound of this class.
         sum: the sum of all values.
     """
 
@@ -71,7 +71,7 @@ class Histogram:
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Return each bound as Prometheus writes it, with the number of values up to it; "+Inf" last."""
+        """Return each bound, in Prometheus's form, with the number of values up to that bound; "+Inf" last."""
         return list(zip([*map(str, self.bounds), "+Inf"], accumulate(self.counts), strict=True))
 
 
@@ -107,6 +107,6 @@ def histogram(text: str, *bounds: float) -> Any:
 
 
 def declared(line: Field[Any]) -> Declaration | None:
-    """Return the declaration in a dataclass field; None if it is not a metric."""
+    """Return the declaration in a dataclass field; None if the field is not a metric."""
     found: Mapping[str, Any] = line.metadata
     return found.get(_DECLARED)

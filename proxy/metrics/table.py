@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     """One value of a metric.
 
     Attributes:
-        labels: the label's name and value, or empty.
+        labels: the label's name → its value; empty without a label.
         value: the number, or the distribution.
     """
 
@@ -38,9 +38,9 @@ class Metric(NamedTuple):
     """A metric with its current values.
 
     Attributes:
-        name: its name without the prefix; a counter's ends in "_total".
-        declaration: the table's entry.
-        samples: one for each value of its label.
+        name: the name without the prefix; a counter's name ends in "_total".
+        declaration: the declaration in the table.
+        samples: one for each value of the label.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Metrics:
     sent_bytes_total: Counter[str] = tally("Bytes sent on relayed TCP connections, as TCP counts them.", "side", "client", "upstream")
     shared_connections: float = gauge("Upstream connections that clients share.")
     shared_requests_total: int = counter("Requests sent over shared upstream connections.")
-    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "expire_members", "ttl_members", "persist_members", "scan_members", "set_members", "get_fields", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "dbsize_of_slots", "randomkey", "fail", "fail_members")
+    requests_rewritten_total: Counter[str] = tally("Requests replaced by a script.", "script", "expire", "ttl", "persist", "expire_members", "ttl_members", "persist_members", "scan_members", "set_members", "get_fields", "add", "count", "remove", "replace", "vanish", "move_member", "rename", "copy", "move", "keys", "scan", "dbsize", "dbsize_of_slots", "randomkey", "settled", "fail", "fail_members")
     requests_refused_total: Counter[str] = tally("Requests that the proxy answered with its own error.", "reason", "arity", "reply_in_multi", "reserved_name", "too_long", "not_announced", "overtaken", "request_limit", "held_limit")
     requests_held_total: int = counter("Requests that waited for a removal, an announcement or a reply.")
     request_hold_seconds: Histogram = histogram("How long held requests waited.", *_SHORT)
@@ -112,4 +112,4 @@ class Metrics:
 DECLARATIONS: Final[Mapping[str, Declaration]] = {
     line.name: declaration for line in fields(Metrics) if (declaration := declared(line)) is not None
 }
-"""Name, without the prefix → the table's entry."""
+"""Name, without the prefix → the declaration."""

@@ -1,4 +1,4 @@
-"""Count the events about expired members that a script wrote.
+"""Count the events about expired members that a script has sent.
 
 Its tests: tests/test_events.py.
 """
@@ -11,11 +11,11 @@ from proxy.metrics.table import Metrics
 
 
 def count_told(metrics: Metrics, told: Sequence[int | bytes]) -> bytes:
-    """Add the counts returned by a removing script to the metrics.
+    """Add to the metrics the counts that a script has returned after removing members.
 
     Args:
         metrics: the metrics to update.
-        told: entries written, messages published, entries and messages refused, the last error, elements pushed,
+        told: entries written, messages published, entries refused, messages refused, the last error, elements pushed,
             elements refused.
 
     Returns:

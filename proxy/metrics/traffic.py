@@ -1,4 +1,4 @@
-"""Count the bytes of relayed connections: read the kernel's own counts, at no cost for requests.
+"""Count the bytes of relayed connections: read the kernel's counts, which costs requests nothing.
 
 Its tests: tests/test_admin.py.
 """
@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 from proxy.metrics.table import Metrics
 
 EVERY_SECONDS: Final = 10.0
-"""Interval for reading the counts of open connections. Closed ones are read when they close."""
+"""Interval for reading the counts of open connections. Counts are also read when a connection closes."""
 
 AT_ONCE: Final = 200
-"""How many connections to read before others get their turn: 0.5 ms."""
+"""How many connections to read before other work runs; this takes 0.5 ms."""
 
 _REFRESH_SECONDS: Final = 1.0
 
@@ -34,7 +34,7 @@ Side = Literal["client", "upstream"]
 class Traffic:
     """Counts the bytes of all relayed TCP connections.
 
-    The counts are TCP's: encrypted bytes with TLS, plus one for a connection's end. Bytes sent by a peer that resets a
+    The counts are TCP's: with TLS, encrypted bytes; plus one for a connection's end. The bytes of a peer that resets a
     TLS connection immediately may be missing. The kernel has no such count for Unix sockets.
 
     Args:
@@ -71,7 +71,7 @@ class Traffic:
         metrics, side = self._metrics, connection.side
         metrics.received_bytes_total[side] += max(0, received - connection.received)
         metrics.sent_bytes_total[side] += max(0, sent - connection.sent)
-        # The kernel counts retransmitted bytes late, so `sent` may fall for a moment: never count a byte twice.
+        # The kernel counts retransmitted bytes late, so `sent` may fall for a moment. Never count a byte twice.
         connection.received, connection.sent = received, max(sent, connection.sent)
 
     def closed(self, transport: asyncio.BaseTransport) -> None:
@@ -80,14 +80,14 @@ class Traffic:
         self._open.pop(transport, None)
 
     def look_at_all(self) -> Iterator[None]:
-        """Count the bytes on all open connections; yield after each step, so that others get their turn."""
+        """Count the bytes on all open connections. Yield after each step, so that other work can run."""
         for number, transport in enumerate(list(self._open), 1):
             self.look(transport)
             if number % AT_ONCE == 0:
                 yield
 
     def refresh(self) -> Iterator[None]:
-        """Like `look_at_all`, for at most a second; do nothing while a count is running.
+        """Like `look_at_all`, for at most a second. Do nothing while another refresh is running.
 
         `run` counts the remaining connections.
         """

@@ -1,1 +1,1 @@
-"""Coordination of several proxies in front of one server: each learns the prefixes under which others set deadlines."""
+"""Coordinate several proxies of one server: each proxy learns the prefixes under which others set deadlines."""

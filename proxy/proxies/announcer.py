@@ -28,17 +28,17 @@ from proxy.upstream.words import answers_ping
 log = structlog.get_logger("proxy.proxies")
 
 PUSHED: Final = object()
-"""What a handler of pushes returns: redis-py would take None for a timeout."""
+"""The result of handlers of pushes, because redis-py would take None for a timeout."""
 
 _AHEAD_SECONDS: Final = 0.3
-"""How much earlier a lease may be renewed, to save the process a wake-up of its own."""
+"""How much earlier than necessary a lease may be renewed, to save the process a wake-up."""
 
 Answers: TypeAlias = list[Any]
 """The replies to some requests, in order; an error is an exception object."""
 
 
 class _Entries:
-    """The covered prefixes, for the protocol (proxies.protocol.Keys)."""
+    """The covered prefixes, with the methods that the protocol calls (`proxies.protocol.Keys`)."""
 
     def __init__(self, coverage: Coverage, under_way: Callable[[], Callable[[], bool] | None]) -> None:
         self._coverage = coverage
@@ -54,22 +54,22 @@ class _Entries:
         self._coverage.confirm(keys)
 
     def forget_announced(self) -> None:
-        """Do nothing: new proxies read the prefixes from the server, which lists them before they are announced."""
+        """Do nothing: every prefix is listed in the server before it is announced, and new proxies read that list."""
 
     def outstanding(self) -> list[bytes]:
         return list(self._coverage.entries)
 
 
 class Proxies:
-    """This proxy's connection to the other proxies in front of the server.
+    """This proxy's connection to the other proxies of the server.
 
     Args:
         coverage: the covered prefixes.
-        names: the names of the proxy's own keys, whose prefix the channels share.
-        patience: seconds that the server may take to reply.
+        names: the names of the proxy's own keys; the names of the channels have the same prefix.
+        patience: maximum time that the server may take to reply, in seconds.
         changed: called when the first other proxy appears, and when the last has gone.
-        run: returns a coroutine that waits until all requests that clients have sent unchecked have run; None if they
-        have.
+        run: returns a coroutine that waits until the clients' long pipelines have run; None if there are none. Requests
+            in these pipelines were not checked for a prefix that is covered only now.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Proxies:
         self._everybody = b""
         self._channel = names.prefix + b"proxy:"
         self._connection: Any = None
-        self._begun = False  # whether this connection's pushes and replies go to `received` and `answered`
+        self._begun = False  # whether `received` and `answered` get the pushes and replies of this connection
         self._lost = lease_clock()  # since when there is no connection
         self._say_refused = Seldom(log.warning, "first deadline refused: other proxies did not acknowledge it")
         self._say_crowded = Seldom(log.warning, "too many proxies to wait for each")
@@ -103,7 +103,7 @@ class Proxies:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._member = Member(own, _Entries(coverage, self._under_way), self)
-        self._told = True  # `Coverage.shared` when `changed` was last called
+        self._told = True  # the value of `Coverage.shared` when `changed` was last called
         self._distrust()
 
     # The connection (used by the tracker).
@@ -112,14 +112,14 @@ class Proxies:
         """Begin on a new connection that already receives the server's tracking messages and awaits no reply."""
         self._distrust()
         self._drop_requests()
-        # A cluster delivers messages to all nodes: name the node, as only its own proxies need them.
+        # A cluster delivers messages to all nodes, but only this node's proxies need them: the channel names the node.
         slots = self._names.slots
         self._everybody = self._names.prefix + b"proxies" + (b"" if slots is None else b":" + slots.node)
         self._connection = connection
         refusal = await self._subscribe(connection)
         if refusal is not None and not self._refused:
             advice = "give the proxy's user the rights in docs/security.md"
-            log.warning("publishing refused", error=str(refusal), advice=advice)
+            log.warning("messages between proxies refused", error=str(refusal), advice=advice)
         self._refused = refusal is not None
         if self._refused:
             self._coverage.trusted_until = float("inf")
@@ -142,7 +142,7 @@ class Proxies:
         return refusal
 
     async def _reply(self, connection: Any) -> Any:
-        """Return the next reply; an error is returned as an exception."""
+        """Return the next reply; an error is returned as an exception object."""
         try:
             return await connection.read_response()
         except ResponseError as error:
@@ -158,7 +158,7 @@ class Proxies:
         self._distrust()
 
     def leave(self) -> None:
-        """Tell the others that this proxy handles no more requests."""
+        """Notify the other proxies that this proxy handles no more requests."""
         if self._connection is not None and not self._refused:
             self._member.leave()
 
@@ -191,7 +191,7 @@ class Proxies:
 
     @property
     def is_first(self) -> bool:
-        """Whether this proxy is the one of several that makes the background passes."""
+        """Whether this proxy, of several, runs the background passes."""
         return self._member.is_first
 
     @property
@@ -205,7 +205,7 @@ class Proxies:
         return bool(self._pending)
 
     async def ask(self, *requests: tuple[bytes | str, ...]) -> Answers:
-        """Return the replies to requests sent together, without waiting for a connection of a pool.
+        """Send requests together and return their replies, without waiting for a connection from a pool.
 
         Raises:
             redis.exceptions.RedisError: the connection is lost.
@@ -229,14 +229,14 @@ class Proxies:
             self._asking.discard(done)
 
     def _drop_requests(self) -> None:
-        """Drop all requests, which get no reply any more."""
+        """Fail all outstanding requests, because they will get no reply."""
         self._pending.clear()
         for done in self._asking:
             if not done.done():
                 done.set_exception(RedisConnectionError("the control connection was lost"))
 
     def answered(self, answer: Any) -> None:
-        """Take a reply: a value or an error."""
+        """Handle a reply: a value or an error."""
         if not self._pending:
             return
         take = self._pending.popleft()
@@ -254,7 +254,7 @@ class Proxies:
         self._update()
 
     async def received(self, push: list[Any]) -> object:
-        """Take a push from one of the channels."""
+        """Handle a push from one of the channels."""
         if push[0] == b"message" and push[2]:
             self._take(push[2])
         return PUSHED
@@ -278,7 +278,7 @@ class Proxies:
         self._request("PUBLISH", self._everybody if to is None else self._channel + to, message.pack())
 
     def renew(self, others: list[bytes]) -> None:
-        """Ask which of these proxies have a connection."""
+        """Query which of these proxies have a connection."""
         if others:
             self._request("PUBSUB", "NUMSUB", *(self._channel + name for name in others))
         else:
@@ -290,7 +290,7 @@ class Proxies:
         self._connection.send_at_once(*words)
 
     def _under_way(self) -> Callable[[], bool] | None:
-        """Return a function that returns whether all requests sent so far have run; None if they have."""
+        """Return a function that returns whether all requests sent so far have run; None if they already have."""
         waiting = self._run()
         if waiting is None:
             return None
@@ -308,7 +308,7 @@ class Proxies:
     # Called by sessions and the tracker.
 
     async def announce(self, entries: Collection[bytes]) -> None:
-        """Have other proxies cover prefixes, or give up after a time: then `Coverage.unconfirmed` still lists them."""
+        """Have other proxies cover prefixes. On timeout, give up: `Coverage.unconfirmed` then still has them."""
         patience = 2 * LEASE + self._patience
         if self._connection is None:
             patience += self._lost - lease_clock()  # counted from the start of the outage, not per request
@@ -351,7 +351,7 @@ class Proxies:
 
     def _distrust(self) -> None:
         if self._refused:
-            self._coverage.see()  # covers every key until the prefixes are read
+            self._coverage.see()  # `see` treats every key as covered until the prefixes are read
             return
         self._coverage.trusted_until = -float("inf")
         self._coverage.distrust()

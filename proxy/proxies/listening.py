@@ -13,15 +13,15 @@ from redis.exceptions import ResponseError
 from proxy.proxies.announcer import PUSHED, Proxies
 
 _AGAIN_SECONDS: Final = 0.5
-"""How often to check for outstanding replies once the server has been silent for longer than it may."""
+"""How often to check for outstanding replies after the server has been silent for longer than allowed."""
 
 
 async def listen(connection: Any, proxies: Proxies) -> None:
-    """Read pushes and replies for ever; lease renewals tell a dead connection from a quiet one.
+    """Read pushes and replies for ever. Replies to lease renewals show that a quiet connection is alive.
 
     Args:
-        connection: the connection, whose parser hands pushes to their handlers.
-        proxies: takes the replies.
+        connection: the connection, whose parser passes pushes to their handlers.
+        proxies: handles the replies.
 
     Raises:
         TimeoutError: the server does not reply.

@@ -17,17 +17,17 @@ class Kind(Enum):
     """The kind of a message."""
 
     JOIN = b"join"
-    """The sender has lost trust and wants to regain it: tell it all outstanding prefixes."""
+    """The sender has lost trust. To regain it, the sender needs all outstanding prefixes."""
     WELCOME = b"welcome"
-    """The joiner has been told everything; from now on the sender waits for its acknowledgements."""
+    """The sender has sent the joiner everything. From now on it waits for the joiner's acknowledgements."""
     ANNOUNCE = b"announce"
-    """These keys are about to get deadlines: mark them and acknowledge."""
+    """These keys are about to get deadlines. The receiver marks them and acknowledges."""
     ACKNOWLEDGE = b"acknowledge"
     """The sender has marked the keys of an announcement."""
     RECALL = b"recall"
     """These keys may get deadlines from requests that have already been sent."""
     LEAVE = b"leave"
-    """The sender handles no more requests: do not wait for it."""
+    """The sender handles no more requests: do not wait for its acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Message:
     """One message.
 
     Attributes:
-        kind: its kind.
+        kind: the kind of the message.
         sender: the name of the proxy that sends it.
-        number: the number of the announcement or join that it refers to.
+        number: the number of the announcement or join that the message belongs to.
         keys: the covered prefixes, as `Coverage.entries` has them.
     """
 
@@ -63,7 +63,7 @@ def unpack(payload: bytes) -> Message:
     """Read a payload.
 
     Raises:
-        ValueError: it is not a message.
+        ValueError: the payload is not a message.
     """
     if not _HEAD.match(payload):
         raise ValueError("not a message of a proxy")

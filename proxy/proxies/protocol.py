@@ -2,24 +2,25 @@
 
 Its tests: tests/test_proxies_protocol.py.
 
-A "key" here is an entry of `Coverage`: a prefix or a whole name. Each proxy has one connection to the server, on which
-it sends requests and gets, in order, replies, the server's tracking messages and what other proxies publish. A reply
-proves that everything published before has been received.
+A "key" here is a covered prefix, or one whole name. Each proxy has one connection to the server. On this connection it
+sends requests and receives, in order, replies, the server's tracking messages and the messages of other proxies. So a
+reply proves that everything published earlier has been received.
 
 - A proxy trusts its knowledge for one lease after it *sent* a request that was answered. Without trust it is blind: it
-  treats every key as known. Each proxy measures its lease with its own monotonic clock only.
-- Before a request that may give a key its first deadline is sent, the key is announced. The others mark it and
-  acknowledge. The request is sent when each other proxy has acknowledged or its lease has run out, and the announcer
-  has trust.
-- A proxy that has lost trust joins: it publishes a message, and trusts again when each other proxy has welcomed it or
-  its lease has run out. Before the welcome, they tell it the keys that may still get deadlines without an announcement.
-  On a new connection a full lease must pass too: another proxy whose connection was cut may not have noticed, and may
-  believe that it is alone.
-- A proxy that has been silent for two leases is not waited for until it joins again. In the first lease its trust ends,
-  unless it receives the announcement; the second covers a request that it sent before, whose reply prolonged its trust.
+  treats every key as covered. Each proxy measures its lease with its own monotonic clock only.
+- A proxy announces a key before it sends a request that may give the key its first deadline. The others mark the key
+  and acknowledge. The request is sent when the announcer has trust, and each other proxy has either acknowledged or
+  certainly lost its lease.
+- A proxy that has lost trust joins: it publishes a message, and trusts again when each other proxy has either
+  welcomed it or certainly lost its lease. Before the welcome, the others send it the keys that may still get deadlines
+  without an announcement. On a new connection a full lease must pass, too: another proxy may believe that it is alone,
+  because it has not noticed yet that its own connection was cut.
+- A proxy that has been silent for two leases is not waited for until it joins again. Its trust ends in the first lease,
+  unless it receives the announcement. The second lease is for a request that it sent earlier, whose reply has prolonged
+  its trust.
 
-The protocol assumes that what a proxy writes reaches the server before its lease runs out, unless the proxy stays
-alive; and that a proxy which starts and finds no other connected is alone.
+The protocol assumes that the last bytes of a dying proxy reach the server before its lease runs out. It also assumes
+that a proxy is alone if it starts and finds no other proxy connected.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ LEASE: Final = 2.0
 """Seconds for which a proxy trusts its knowledge without a reply from the server."""
 
 MOST_OTHERS: Final = 512
-"""How many proxies to wait for by name: anyone who may PUBLISH can invent names. For further proxies wait a full lease
-each time, because it is not known whether they have acknowledged."""
+"""Maximum number of proxies to wait for by name: any user who may PUBLISH can invent names. For further proxies, each
+announcement waits a full lease, because it is not known whether they have acknowledged."""
 
 _NOBODY: Final = b""
-"""Stands for all proxies that are not known by name."""
+"""The name that stands for all proxies not known by name."""
 
 DRIFT: Final = 0.01
-"""Fraction of a lease reserved for clocks that run at different rates."""
+"""Fraction of a lease that is kept in reserve, because clocks run at different rates."""
 
 _FOR_OTHERS: Final = 0.25
 """How long, as a fraction of a lease, an acknowledgement waits for requests that this proxy's clients sent before."""
@@ -77,11 +78,11 @@ class _Flight:
     """An announcement that has been published.
 
     Attributes:
-        number: its number.
-        keys: its keys.
-        sent: when it was published.
-        awaited: who has yet to acknowledge it, and until when to wait; None until the server has replied.
-        early: who has acknowledged it.
+        number: the number of the announcement.
+        keys: the announced keys.
+        sent: when the announcement was published.
+        awaited: proxy that has yet to acknowledge → until when to wait; None until the server has replied.
+        early: the proxies that have acknowledged, even before the server's reply.
     """
 
     number: int
@@ -95,27 +96,27 @@ class Link(Protocol):
     """The connection to the server. Each request is answered in order (`Member.answered`)."""
 
     def publish(self, to: bytes | None, message: Message) -> None:
-        """Publish a message to all proxies, or to the one of that name; the reply is the number of receivers."""
+        """Publish a message to all proxies, or to the proxy named `to`. The reply is the number of receivers."""
 
     def renew(self, others: list[bytes]) -> None:
-        """Ask which of these proxies are connected; the reply lists those that are not."""
+        """Query which of these proxies are connected. The reply lists those that are not."""
 
 
 class Keys(Protocol):
     """The keys that the proxy knows, by their names in messages."""
 
     def mark_announced(self, keys: Iterable[bytes]) -> Callable[[], bool] | None:
-        """Make keys known: another proxy is about to give them deadlines.
+        """Mark keys as known, because another proxy is about to give them deadlines.
 
         Returns:
-            A function that returns whether all requests sent before have run; None if they have.
+            A function that returns whether all requests sent earlier have run; None if they have.
         """
 
     def note_announced(self, keys: Iterable[bytes], moment: float) -> None:
-        """Record that all others know these keys through an announcement published at that moment."""
+        """Record that all others know these keys, by an announcement published at that moment."""
 
     def forget_announced(self) -> None:
-        """Announce every key again: others may have joined without being told."""
+        """Announce every key again from now on, because others may have joined without learning the keys."""
 
     def outstanding(self) -> list[bytes]:
         """Return the keys that may get deadlines from requests already sent, or sent later without announcement."""
@@ -127,13 +128,13 @@ class Member:
     Args:
         name: unique among all proxies.
         keys: the keys that the proxy knows.
-        link: its connection.
-        lease: in seconds.
+        link: the connection to the server.
+        lease: for how long a reply gives trust, in seconds.
 
     Attributes:
         completed: the number of the last announcement that every other proxy knows.
         connected: whether the proxy has a connection.
-        crowded: whether there are more proxies than it can wait for by name.
+        crowded: whether there are more proxies than can be waited for by name.
     """
 
     def __init__(self, name: bytes, keys: Keys, link: Link, lease: float = LEASE) -> None:
@@ -154,12 +155,13 @@ class Member:
         self._join = 0
         self._joiners: dict[bytes, int] = {}  # proxies to welcome → the number of their join
         self._welcomed = -math.inf
-        self._welcomes: dict[bytes, float] | None = None  # who has yet to welcome this one; None until JOIN is answered
+        self._welcomes: dict[bytes, float] | None = None  # awaited welcomes; None until JOIN is answered
         self._not_before = math.inf  # the earliest time at which to trust again
         self._others: dict[bytes, float] = {}  # other proxy → until when to wait for it
         self._flight: _Flight | None = None
         self._batches: deque[tuple[int, dict[bytes, None]]] = deque()
-        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []  # the float: until when to wait
+        # Announcements to acknowledge: sender, number, whether earlier requests have run, until when to wait for them.
+        self._unacknowledged: list[tuple[bytes, int, Callable[[], bool], float]] = []
         self._last_bytes = 0  # size of the keys in the last batch
         self._last_number = 0
 
@@ -171,22 +173,23 @@ class Member:
         return self._until if self._trusts else -math.inf
 
     def has_others(self, now: float) -> bool:
-        """Return whether another proxy may rely on being told of first deadlines."""
+        """Return whether another proxy may rely on announcements of first deadlines."""
         return bool(self._others) or now >= self.trusted_until
 
     @property
     def others(self) -> int:
-        """How many other proxies it knows of, `MOST_OTHERS` at most."""
+        """How many other proxies this proxy knows, `MOST_OTHERS` at most."""
         return len(self._others)
 
     @property
     def is_first(self) -> bool:
-        """Whether its name sorts before all others that it knows: that proxy does work that only one needs to do."""
+        """Whether this proxy's name sorts before the names of all others that it knows. The first proxy does the work
+        that only one needs to do."""
         return all(self.name < other for other in self._others)
 
     @property
     def wake(self) -> float:
-        """The latest time for the next `tick`."""
+        """When `tick` has to be called next, at the latest."""
         times = [self._sent + self._lease / 3]
         if self._sent < (since := self._trusts_from()):
             times.append(since)
@@ -209,7 +212,7 @@ class Member:
         self._requests.clear()
         self._proven = self._until = -math.inf
         self._not_before = math.inf
-        self._recall(None, now)  # what others were told before may be out of date
+        self._recall(None, now)  # what the others know may be out of date
         self._rejoin(now)
         if self._flight is not None:
             self._publish_flight(now)
@@ -220,22 +223,22 @@ class Member:
         self._trusts = False
         self._welcomes = None
         self._unacknowledged.clear()
-        self._joiners.clear()  # on the next connection `_recall` tells everyone all keys
+        self._joiners.clear()  # on the next connection `_recall` sends all keys to everyone
         self._keys.forget_announced()
         if self._flight is not None:
             self._flight.awaited = None
 
     def leave(self) -> None:
-        """Tell all others that this proxy handles no more requests."""
+        """Notify all others that this proxy handles no more requests."""
         if self.connected:
             self._trusts = False
             self._publish("leave", None, Message(Kind.LEAVE, self.name), -math.inf)
 
     def announce(self, keys: Iterable[bytes], now: float) -> int:
-        """Have keys announced.
+        """Announce keys, in batches, one after the other.
 
         Returns:
-            A number: the keys are announced once `completed` has reached it.
+            A number. The keys are announced once `completed` has reached this number.
         """
         self.tick(now)
         for key in keys:
@@ -250,7 +253,7 @@ class Member:
         return number
 
     def tick(self, now: float, ahead: float = 0.0) -> None:
-        """Take the steps that are due, and renew the lease if that is due within `ahead` seconds."""
+        """Take the steps that are due; renew the lease if the renewal is due within `ahead` seconds."""
         if not self.connected:
             return
         self._see_lapse(now)
@@ -261,7 +264,7 @@ class Member:
         self._advance(now)
 
     def answered(self, answer: object, now: float) -> None:
-        """Take the reply to the earliest outstanding request."""
+        """Handle the reply to the earliest outstanding request."""
         kind, sent = self._requests.popleft()
         self._see_lapse(now)
         self._prolong(sent, now)
@@ -274,7 +277,7 @@ class Member:
         self._advance(now)
 
     def receive(self, message: Message, now: float) -> None:
-        """Take a message that has been published."""
+        """Handle a published message."""
         sender = message.sender
         if sender == self.name:
             return
@@ -305,11 +308,11 @@ class Member:
         self._until = max(self._until, self._lease_begins(sent, now) + self._own_lease)
 
     def _lease_begins(self, sent: float, now: float) -> float:
-        del now  # not `now`: when the reply arrives, others may have counted down for long
+        del now  # not `now`: the others may have begun to count down long before the reply arrives
         return sent
 
     def _see_lapse(self, now: float) -> None:
-        """Join again if the own lease has run out: others may no longer wait for this proxy."""
+        """Join again if this proxy's lease has run out: others may no longer wait for it."""
         if (self._trusts or self._welcomes is not None) and now >= self._until:
             self._rejoin(now)
 
@@ -332,7 +335,7 @@ class Member:
         return sum(1 for kind, _ in self._requests if kind == "join")
 
     def _joined(self, receivers: object, now: float) -> None:
-        """Note that the join has reached every connected proxy: from now on they know this one."""
+        """Note that the join has reached every connected proxy, so that all of them know this proxy."""
         self._welcomes = dict.fromkeys(self._others, now + self._lease)
         if self.crowded:
             self._welcomes[_NOBODY] = now + self._lease
@@ -341,7 +344,7 @@ class Member:
             self._not_before = -math.inf if alone else now + self._lease
 
     def _trusts_from(self) -> float:
-        """Return the time from which a request has to be sent for its reply to restore trust."""
+        """Return the earliest time at which to send a request so that its reply restores trust."""
         if self._trusts or self._welcomes is None or not self.connected:
             return math.inf
         return max((self._not_before, *self._welcomes.values()))
@@ -351,9 +354,9 @@ class Member:
             self._trusts = self._ever = True
 
     def _welcome(self, now: float) -> None:
-        """Tell newcomers all outstanding keys; they have no trust until they have been told.
+        """Send all outstanding keys to newcomers. A newcomer has no trust until it has the keys.
 
-        That may be many keys, so newcomers in quick succession are told together.
+        There may be many keys, so newcomers in quick succession are served together.
         """
         if not self._joiners or now < self._welcomed + self._lease * _APART:
             return
@@ -397,7 +400,7 @@ class Member:
             del self._others[name]
         if self.crowded and self.connected and len(self._others) <= MOST_OTHERS // 2:
             self.crowded = False
-            self._rejoin(now)  # it may not know all proxies: learn of them again
+            self._rejoin(now)  # this proxy may not know all others: learn again which there are
         while self.connected:
             flight = self._flight
             if flight is not None:
@@ -418,7 +421,7 @@ class Member:
         self._publish("announce", None, Message(Kind.ANNOUNCE, self.name, flight.number, flight.keys), now)
 
     def _published(self, now: float) -> None:
-        """Note that the announcement has reached every connected proxy; the leases of the others will run out."""
+        """Note that the announcement has reached every connected proxy; wait a lease for acknowledgements."""
         flight = self._flight
         assert flight is not None
         flight.awaited = {
@@ -426,7 +429,7 @@ class Member:
         }
 
     def _is_known_to_all(self, flight: _Flight, now: float) -> bool:
-        # Without trust, a proxy may have joined that was not told of this announcement.
+        # Without trust, this proxy may have missed the join of another, which did not receive the announcement.
         assert flight.awaited is not None
         known = not self.crowded or now >= flight.sent + self._lease
         return known and now < self.trusted_until and all(until <= now for until in flight.awaited.values())

@@ -1,4 +1,4 @@
-"""Have the engine answer a session's questions, if need be after earlier replies, and resume the session in its turn.
+"""Answer the questions of held requests by means of the engine, then resume each request in its turn.
 
 Its tests: tests/test_states.py.
 """
@@ -18,7 +18,7 @@ from proxy.session.question import Question
 
 
 class Engine(Protocol):
-    """Answers questions.
+    """The part of the proxy's server object that answers questions.
 
     Attributes:
         queue: gives connections their turns.
@@ -29,7 +29,7 @@ class Engine(Protocol):
     metrics: Metrics
 
     async def answer(self, question: Question) -> None:
-        """Do what a question requires. Raises ConnectionError or TimeoutError, within a limited time."""
+        """Do what a question requires, or raise ConnectionError or TimeoutError, within a limited time."""
 
 
 class Asker(Protocol):
@@ -40,10 +40,10 @@ class Asker(Protocol):
         """Whether the answer still matters."""
 
     def ask_for_sign(self) -> bool:
-        """Send a sign, to learn when everything sent has been answered; return False if no more replies will come."""
+        """Send a sign, to learn when everything sent has been answered; return False if nothing is to be awaited."""
 
     def regulate(self) -> None:
-        """Update flow control, after a change in whether replies are awaited."""
+        """Update flow control: replies are awaited now, or no longer."""
 
     def resume(self, *, answered: bool) -> None:
         """Go on with the held request; `answered`: whether the question was answered."""
@@ -106,7 +106,7 @@ class Asking:
             if asker.waits:
                 await engine.answer(question)
         except (OSError, TimeoutError):
-            answered = False  # the session goes on without an answer
+            answered = False  # the session decides what to do without the answer
         engine.metrics.requests_held_total += 1
         engine.metrics.request_hold_seconds.observe(time.monotonic() - began)
         go_on: Callable[[], None] = partial(asker.resume, answered=answered)

@@ -15,7 +15,7 @@ from proxy.wire.guard import earliest_of, earliest_of_all, may_be_late
 
 
 class Line(Protocol):
-    """What the guard needs from the shared connection."""
+    """The part of a shared connection that the guard uses."""
 
     def has_come(self, count: int) -> bool:
         """Return whether the next `count` replies have arrived completely."""
@@ -25,9 +25,9 @@ class Line(Protocol):
 
 
 class BatchGuard:
-    """Guards the reads of covered keys in a batch, by a request for the next deadline in front of it.
+    """Guards the reads of covered keys in a batch: a request for the next deadline is sent in front of the batch.
 
-    Usually all replies arrive together with the deadline and none is late. Then nothing needs to be done per reply.
+    Usually all replies arrive together with the deadline, and none is late. Then no reply is processed separately.
 
     Args:
         guarded: the ports whose requests read covered keys.
@@ -45,7 +45,7 @@ class BatchGuard:
         self._answers: list[bytes] = []
 
     def ask(self, questions: int) -> list[Port]:
-        """Return the ports for the requests for deadlines in front of the batch; `questions`: their number."""
+        """Return the ports for the deadline requests in front of the batch; `questions`: how many there are."""
         asked = [Port(self._answers.append) for _ in range(questions)]
         asked[-1].settled = lambda: self._answered(min(map(earliest_of, frames(b"".join(self._answers)))))
         return asked
@@ -68,7 +68,7 @@ class BatchGuard:
             self._line.watch(self._count, self._watch)
 
     def _watch(self, port: Port) -> Port:
-        """Return the replacement for a client's port: it passes the reply on unless the reply is late."""
+        """Return a replacement for a client's port. A late reply is dropped, and its request given back."""
         if port not in self._guarded:
             return port
         watched, request = Port(drop), port.request
@@ -91,8 +91,7 @@ class BatchGuard:
 
         def lost() -> None:
             if not late:
-                port.busy = False
-                port.lost()
+                port.lose()
 
         watched.busy = True
         watched.request = request

@@ -1,4 +1,4 @@
-"""Limit the bytes that the proxy holds for all clients together: of requests, and for requests under way.
+"""Limit the memory for all clients together: requests that the proxy holds, and records of requests under way.
 
 Its tests: tests/test_hostile.py.
 """
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 ALWAYS_ALLOWED: Final = 64 * 1024
-"""Bytes that the proxy buffers for a client even when the limit is reached: so ordinary requests always get through."""
+"""The proxy buffers this many bytes for a client even above the limit, so that ordinary requests always get through."""
 
 RECOUNT_SECONDS: Final = 0.1
-"""How often to check whether the server has taken a large amount of data."""
+"""How often to count again while the server, or the client, has many bytes still to take."""
 
 
 class HeldBudget:
@@ -45,7 +45,7 @@ class HeldBudget:
         Args:
             before: bytes it held when last recorded.
             after: bytes that it holds now.
-            unsent: how many of these are on their way to the server, so that it is too late to refuse them.
+            unsent: how many of these are being sent: it is too late to refuse them.
 
         Returns:
             Whether the connection may hold that many.
@@ -61,14 +61,14 @@ class HeldBudget:
 
 
 class Holding:
-    """The bytes held for one connection: of requests, and for requests under way.
+    """The bytes held for one connection: waiting and unsent bytes, and records of requests under way.
 
     Args:
         budget: the budget shared by all connections.
 
     Attributes:
-        bytes: the number of bytes of requests, as last recorded.
-        beside: the number of other bytes, as last recorded.
+        bytes: the number of waiting and unsent bytes, as last recorded.
+        beside: the size of the records, as last recorded.
     """
 
     __slots__ = ("_budget", "_recount", "beside", "bytes")
@@ -76,21 +76,21 @@ class Holding:
     def __init__(self, budget: HeldBudget) -> None:
         self.bytes = self.beside = 0
         self._budget = budget
-        self._recount: asyncio.TimerHandle | None = None  # counts again the bytes that the server had not yet taken
+        self._recount: asyncio.TimerHandle | None = None  # a timer to count unsent bytes again
 
     def account(self, waiting: int, unsent: int, again: Callable[[], object], beside: int = 0) -> bool:
         """Record the connection's bytes; return whether it may hold that many.
 
         Args:
             waiting: bytes that wait in the proxy.
-            unsent: bytes on their way that the server has not taken yet.
+            unsent: bytes being sent that the server, or the client, has not taken yet.
             again: called later to record the bytes again.
-            beside: bytes that are kept for requests that were sent on.
+            beside: the size of the records of requests that were sent.
         """
         if unsent <= ALWAYS_ALLOWED:
             unsent = 0
         elif self._recount is None:
-            # Nobody may report that they were taken: the loop calls `resume_writing` only after `pause_writing`.
+            # Only a timer is sure to notice that bytes were taken: `resume_writing` comes only after `pause_writing`.
             self._recount = asyncio.get_running_loop().call_later(RECOUNT_SECONDS, self._count, again)
         before, self.bytes, self.beside = self.bytes + self.beside, waiting + unsent, beside
         return self._budget.account(before, self.bytes + beside, unsent)
@@ -105,3 +105,4 @@ class Holding:
         self.bytes = self.beside = 0
         if self._recount is not None:
             self._recount.cancel()
+            self._recount = None

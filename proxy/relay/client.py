@@ -19,9 +19,10 @@ from proxy.relay.conversation import Conversation
 from proxy.relay.farewell import Farewell
 from proxy.relay.fence import Fence
 from proxy.relay.flow import set_reading
+from proxy.relay.hangup import left_unread
 from proxy.relay.later import guarded, start
 from proxy.relay.port import drop, nothing
-from proxy.relay.state import BEGUN, OVER, Course, State
+from proxy.relay.state import BEGUN, OVER, TAKING, Course, State
 from proxy.relay.upstream import UpstreamConnection
 from proxy.session.pipeline import Pipeline
 
@@ -29,7 +30,7 @@ log = structlog.get_logger("proxy.relay")
 
 
 class Surroundings(conversation.Surroundings, Protocol):
-    """What a connection needs from the proxy's server object.
+    """The part of the proxy's server object that a connection uses.
 
     Attributes:
         traffic: counts bytes.
@@ -38,7 +39,7 @@ class Surroundings(conversation.Surroundings, Protocol):
     traffic: Traffic
 
     def orphan(self, pipeline: Pipeline) -> None:
-        """Record that the server closed a client's connection, so that its pipeline has run."""
+        """Record that a client's pipeline has run: the server has closed the connection."""
 
     async def connect_upstream(self, factory: Callable[[Fence], asyncio.Protocol]) -> None:
         """Connect to the upstream server. Raises OSError or TimeoutError, within a limited time."""
@@ -62,11 +63,11 @@ class First(Enum):
 
 
 class ClientConnection(asyncio.Protocol):
-    """A client's connection: connects it to the server, and closes both sides in order.
+    """A client's connection: connects the client to the server, and closes both sides in order.
 
     Args:
         surroundings: the proxy's server object.
-        overhear: examines what a client sends before it is served: the client may be another proxy, or this one.
+        overhear: examines the client's bytes while no server is connected: the client may be a proxy, even this one.
 
     Attributes:
         source: the client's address for log lines, if a load balancer reported one.
@@ -79,11 +80,11 @@ class ClientConnection(asyncio.Protocol):
         self._course = Course()
         self._transport: asyncio.Transport
         self._connecting: asyncio.Task[None] | None = None
-        self._conversation: Conversation | None = None  # while the server is connected and replies matter
+        self._conversation: Conversation | None = None  # None before a server is connected, and after replies matter
         self._pipeline: Pipeline | None = None
-        self._early = b""  # received before the server was connected
+        self._early = b""  # bytes received before the server was connected
         self._holding = Holding(surroundings.held)
-        self._server_is_reading = False  # the server has not yet read everything it was sent
+        self._server_is_reading = False  # the server has not yet read everything that was sent
         self._made = False
         self._first = First.AWAITED
         self._finishes_after_first = False  # close once the first request has been answered
@@ -100,8 +101,8 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client has been sent all that it gets, and only has to read it."""
-        return self._course.state is State.FAREWELL
+        """Whether the client has gone, or has been sent everything and only has to read it."""
+        return self._course.state in OVER
 
     # The client's transport.
 
@@ -130,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
             self._keep(data)
 
     def _keep(self, data: bytes) -> None:
-        """Buffer bytes until the server is connected: the loop reads once more before it can be told to pause."""
+        """Buffer bytes until the server is connected. More can come: the loop reads once more before it pauses."""
         self._early += data
         if not self._holding.account(len(self._early), 0, nothing):
             line = reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._holding.bytes, self.who)
@@ -142,13 +143,13 @@ class ClientConnection(asyncio.Protocol):
 
     def receive_by(self, receiver: Callable[[bytes], None]) -> None:
         """Set the function that takes received bytes."""
-        # Set on the instance, and looked up when the protocol is set: that saves a few percent of a request's cost.
+        # Set on the instance: saves a few percent of a request's cost. `set_protocol` makes the loop look it up again.
         self.data_received = receiver  # type: ignore[method-assign,assignment]
         if not self._transport.is_closing():
             self._transport.set_protocol(self)
 
     def ignore(self) -> None:
-        """Go on reading but drop the bytes: the client gets no more replies to new requests."""
+        """Keep reading, but drop the bytes: new requests get no replies."""
         self.receive_by(drop)
 
     def rebind(self) -> None:
@@ -162,7 +163,7 @@ class ClientConnection(asyncio.Protocol):
             self._conversation.pause_replies()
 
     def resume_writing(self) -> None:
-        """The client has caught up: resume."""
+        """The client has caught up: resume reading from the server."""
         if self._conversation is not None:
             self._conversation.resume_replies()
 
@@ -249,8 +250,9 @@ class ClientConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
-        if self._first is First.AWAITED and self._course.state is State.RELAYING:
-            self.say_farewell(b"")  # nothing has been sent, so the server need not show that it has answered
+        if self._first is First.AWAITED and self._course.state in (State.RELAYING, State.ENDED):
+            self._abandon_unused()
+            self.say_farewell(b"")
         elif self._conversation is not None:
             self._conversation.finish()
         elif self._course.state is State.CONNECTING and not self._early:
@@ -266,7 +268,7 @@ class ClientConnection(asyncio.Protocol):
     # The end.
 
     def eof_received(self) -> bool:
-        """Forward the client's half close to the server after its last request; replies may still arrive."""
+        """Forward the client's half close to the server, after the client's last request; replies may still arrive."""
         self._course.input_ended = True
         self._surroundings.traffic.look(self._transport)
         if self._conversation is not None:
@@ -275,13 +277,15 @@ class ClientConnection(asyncio.Protocol):
         return self._course.state is not State.FAREWELL and self._transport.can_write_eof()
 
     def dropped(self) -> None:
-        """The loop closed the transport without notifying the protocol."""
+        """Act as on `connection_lost`: the loop closed the transport without calling it."""
         if self._made:
             self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the client's end: what it sent before still reaches the server, as without a proxy."""
+        """Handle the client's disconnection: its earlier requests still reach the server, as without a proxy."""
         self._surroundings.traffic.closed(self._transport)
+        if isinstance(exc, OSError):
+            self._salvage()
         if self._course.state in (State.ORPHANED, State.CLOSED):
             return
         talk = self._conversation
@@ -293,14 +297,28 @@ class ClientConnection(asyncio.Protocol):
         if talk is not None:
             talk.note_orphaned()
 
+    def _salvage(self) -> None:
+        """Take the bytes that the client sent before the connection was reset: after a failed write the loop does not
+        read them."""
+        if self._course.input_ended or self._transport.get_extra_info("sslcontext") is not None:
+            return
+        try:
+            if self._conversation is not None:
+                self._conversation.leave_shared()  # a lane can give no request back to a client that has gone
+            for part in left_unread(self._transport):
+                if self._course.state is State.CONNECTING or self._course.state in TAKING:
+                    self.data_received(part)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the connection must not stay half alive
+            self.fail(error)
+
     def say_farewell(self, line: bytes) -> None:
-        """Send last words, possibly none, and close so that the client can read them, without a reset."""
+        """Send a last line, which may be empty, and close without a reset, so that the client can read the line."""
         self._course.move(State.FAREWELL)
         set_reading(self._transport, not self._course.input_ended)
         self._let_go()
         self.ignore()
         if not self._transport.is_closing():
-            Farewell(self._transport, self._after).say(line, ended=self._course.input_ended)
+            Farewell(self._transport, self._after, self._holding).say(line, ended=self._course.input_ended)
 
     def _after(self, seconds: float, work: Callable[[], None]) -> None:
         self._course.after(seconds, guarded(work, self.fail))
@@ -314,24 +332,34 @@ class ClientConnection(asyncio.Protocol):
             self._conversation.abandon()
         self._transport.abort()
         if self._course.state in (State.CONNECTING, State.ORPHANED):
-            self.close()  # not in `connection_lost`: meanwhile a new connection could attach, and be closed silently
+            # Do not wait until the loop calls `connection_lost`: a connection to the server that is made before then
+            # would attach to this client, only to be closed.
+            self.close()
 
     def _give_up_connecting(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
 
     def close(self) -> None:
-        """Close: there is nothing more to send for a client that has gone."""
+        """Close both sides: nothing is left to be sent for a client that has gone."""
         self._course.move(State.CLOSED)
         set_reading(self._transport, False)
+        self._abandon_unused()
         self._let_go()
+        if self._connecting is not asyncio.current_task():
+            self._give_up_connecting()
         self._connecting = None
         self.ignore()
         if not self._server_is_reading:
             self._surroundings.closed(self)
 
+    def _abandon_unused(self) -> None:
+        """Close the server's side at once if the client has sent nothing that the server must read."""
+        if self._conversation is not None and self._first is First.AWAITED:
+            self._conversation.abandon()
+
     def _let_go(self) -> None:
-        """Drop buffered requests; let the server read everything it was sent."""
+        """Drop buffered requests; let the server read everything that was sent."""
         self._holding.end()
         self._early = b""
         talk, self._conversation = self._conversation, None

@@ -16,6 +16,7 @@ from proxy.relay.asking import Asking
 from proxy.relay.budget import HeldBudget, Holding
 from proxy.relay.ending import Ending
 from proxy.relay.flow import Flow
+from proxy.relay.inspection import Doing
 from proxy.relay.lanes import Lanes
 from proxy.relay.later import guarded, start
 from proxy.relay.outbound import Outbound
@@ -34,12 +35,12 @@ from proxy.session.session import Session
 from proxy.session.streams import LONG
 
 LARGE: Final = 32 * 1024
-"""Size of a chunk after which other clients are served before this one is read again: the loop would read many times
-from a client that sends without pause, and judging takes longer than forwarding."""
+"""After a chunk of this size, other clients are served before this client is read again. Otherwise the loop reads
+many times in a row from a client that sends without pause, and judging takes longer than forwarding."""
 
 
 class Surroundings(asking.Engine, Protocol):
-    """What a conversation needs from the proxy's server object.
+    """The part of the proxy's server object that a conversation uses.
 
     Attributes:
         held: the budget of held bytes.
@@ -56,8 +57,8 @@ class Surroundings(asking.Engine, Protocol):
 
     @property
     def is_plain(self) -> Callable[[bytes], bool]:
-        """A function that tells whether a chunk of an ordinary session can go unchanged. `Conversation.rebind` gets it
-        anew."""
+        """A function that returns whether a chunk of an ordinary session can be forwarded unchanged. Each
+        `Conversation.rebind` reads this property again."""
 
     def now(self) -> float:
         """Return the server's clock, in Unix ms."""
@@ -65,9 +66,12 @@ class Surroundings(asking.Engine, Protocol):
     async def round_trip(self) -> None:
         """Wait until the server has answered the proxy. Raises ConnectionError or TimeoutError, in limited time."""
 
+    async def inspect(self, near: bytes | None) -> Doing:
+        """Return, within a bounded time, what the server does for the connection whose local address is `near`."""
+
 
 class Client(ending.Client, Protocol):
-    """What a conversation needs from the client's side."""
+    """The part of the client's side that a conversation uses."""
 
     @property
     def who(self) -> dict[str, str]:
@@ -81,7 +85,7 @@ class Client(ending.Client, Protocol):
 
 
 class Conversation:
-    """Connects one client with the server, from when the server is connected until the client gets its last words.
+    """Connects one client with the server, from when the server is connected until the client is sent the last bytes.
 
     Args:
         client: the client's side.
@@ -92,7 +96,7 @@ class Conversation:
         holding: counts the held bytes of the client's requests.
 
     Attributes:
-        pipeline: represents what the client has sent, for others that wait until it has run.
+        pipeline: represents the client's requests. Others use it to wait until these have run.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class Conversation:
         self._ending = Ending(client, course, session, upstream, outbound, self._sharing, progress, self._flow)
         self._waiting = Waiting(
             transport, course, session, upstream, self._asking, self._flow, progress, self._ending,
-            surroundings.round_trip, partial(start, fail=client.fail),
+            surroundings.round_trip, surroundings.inspect, partial(start, fail=client.fail),
         )  # fmt: skip
         self._progress = progress
         self.pipeline = session.pipeline
@@ -158,7 +162,7 @@ class Conversation:
                     lengthen()
             elif (out := session.guard(data, now())) is not None:
                 if len(data) >= LARGE:
-                    pass_on(lambda: out)  # counts what is kept of it
+                    pass_on(lambda: out)  # also counts the bytes of this chunk that are kept
                     return
                 upstream.substitute(session.replies)
                 send(out)
@@ -180,7 +184,7 @@ class Conversation:
             self._rest()
 
     def _rest(self) -> None:
-        """Let other clients be served before this one is read again."""
+        """Let other clients be served before this client is read again."""
         if self._flow.rest():
             self._surroundings.queue.join(guarded(self._go_on, self._client.fail))
 
@@ -200,7 +204,7 @@ class Conversation:
         """Send the session's output to the server, and handle its question."""
         surroundings, session = self._surroundings, self._session
         if surroundings.lanes is not None:
-            surroundings.lanes.flush()  # send shared requests first: this may set a key's first deadline
+            surroundings.lanes.flush()  # send shared requests first: `judge` may set a key's first deadline
         asked = session.question
         try:
             out = judge()
@@ -239,7 +243,7 @@ class Conversation:
         return reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._flow.held, self._client.who)
 
     def _proceed(self) -> None:
-        """Go on when no question is open: judge buffered requests, resume reading, or handle the end."""
+        """Go on when no question is open: judge buffered requests, resume reading, or end."""
         if self._course.state is State.HELD:
             self._course.move(State.RELAYING)
         if self._session.unfinished:
@@ -266,7 +270,7 @@ class Conversation:
 
     @property
     def has_only_begun(self) -> bool:
-        """Whether the first request has arrived in part, sent on or not.
+        """Whether the session's first request has arrived only in part; that part may have been sent.
 
         Plain chunks bypass the session, so this can be true although earlier requests were sent.
         """
@@ -276,7 +280,7 @@ class Conversation:
 
     @property
     def waits(self) -> bool:
-        """Whether the answer still matters; it does not after the client was turned away."""
+        """Whether the answer still matters. False once the client has been turned away."""
         return self._course.state in WAITING
 
     def ask_for_sign(self) -> bool:
@@ -308,6 +312,11 @@ class Conversation:
         self._flow.account()
         if self._course.state in JUDGING and not (self._session.unfinished or self._session.question is not None):
             self._proceed()
+
+    def leave_shared(self) -> None:
+        """Send what follows over the client's own connection."""
+        if self._sharing is not None:
+            self._sharing.leave()
 
     def note_kept(self) -> None:
         """Record the buffered bytes, and pause reading."""
@@ -350,13 +359,13 @@ class Conversation:
     async def _read_again(self, session: Session, late: list[Late]) -> None:
         """Remove due members, and resend reads whose replies were late."""
         keys = tuple({key: None for read in late for key in read.keys})
-        with suppress(OSError, TimeoutError):  # if it fails, a script on the client's own connection removes them
+        with suppress(OSError, TimeoutError):  # on failure a script on the client's own connection removes the members
             await self._surroundings.answer(Question(due=keys))
         if self._course.sends or self._course.state is State.DRAINING:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
 
     def _refuse_at_once(self) -> None:
-        """Turn the client away at once: its buffered replies wait for an earlier one, and would only grow."""
+        """Turn the client away at once: its buffered replies wait for an earlier one, and more would be added."""
         line = self._no_room()
         if self._course.state is State.ORPHANED:
             self._client.close()
@@ -365,13 +374,13 @@ class Conversation:
         self._client.say_farewell(line)
 
     def set_clogged(self, clogged: bool) -> None:
-        """Record whether the server's connection is full."""
+        """Record whether writing to the server is paused because it does not read fast enough."""
         self._flow.clogged = clogged
         self._flow.account()
         self._relieved()
 
     def _relieved(self) -> None:
-        """Go on if nothing prevents it any more, after the server has taken or answered something."""
+        """Go on if possible, after the server has read requests or answered some."""
         if self._course.state in JUDGING and self._session.unfinished and not self._flow.is_stuffed:
             self._rest()
         self.regulate()
@@ -385,11 +394,11 @@ class Conversation:
         self._upstream.pause(ReadPause.FULL)
 
     def resume_replies(self) -> None:
-        """The client has caught up: resume."""
+        """The client has caught up: resume reading from the server."""
         self._upstream.resume(ReadPause.FULL)
 
     def note_half_close(self) -> None:
-        """Forward the client's half close to the server after its last request."""
+        """Forward the client's half close to the server, after the client's last request."""
         if self._course.state is State.RELAYING:
             self._ending.end_input()
         elif self._course.state is State.REFUSED:
@@ -404,7 +413,7 @@ class Conversation:
         return kept or self._session.question is not None or self._session.unfinished
 
     def note_orphaned(self) -> None:
-        """Drop the replies: the client has gone, but what it sent before still goes to the server."""
+        """Drop the replies: the client has gone, but its earlier requests still go to the server."""
         if self._sharing is not None:
             self._sharing.drop_replies()
         self._upstream.drop_replies()
@@ -414,7 +423,7 @@ class Conversation:
     def finish(self) -> None:
         """Take no more requests; close when all that arrived have been answered."""
         if self._course.state not in TAKING:
-            return  # takes no requests any more, and ends after the last reply anyway
+            return  # this connection takes no more requests, and ends after the last reply anyway
         is_held = self._course.state is State.HELD
         self._course.move(State.FINISHING)
         self._client.ignore()
@@ -424,23 +433,23 @@ class Conversation:
     def cut_short(self) -> bool:
         """Drop the requests that wait, and close when those that were sent have been answered.
 
-        Otherwise one of them could be running when time is up and the connection is closed.
+        Otherwise a request that waits now could be running when time is up and the connection is closed.
 
         Returns:
-            Whether there were such requests.
+            Whether any request was dropped.
         """
         if self._course.state not in BEGUN:
             return False
         drops = self.has_left_something
         if self._sharing is not None and self._sharing.away:
-            self._sharing.kept = b""  # the client returns to its own connection with the reply, and ends there
+            self._sharing.kept = b""  # with the reply the client returns to its own connection, which then ends
             self._flow.account()
         else:
             self._ending.turn_away(b"")
         return drops
 
     def break_off(self) -> bytes:
-        """Ask no more questions, because the server has closed; return the error for a client that is turned away."""
+        """Cancel the open question: the server has closed. Return the error for a client that is being turned away."""
         self._asking.cancel()
         return self._ending.last_words
 
@@ -450,12 +459,12 @@ class Conversation:
         self._upstream.abort()
 
     def end(self) -> bool:
-        """Let the server read everything it was sent, and drop buffered requests.
+        """Let the server read everything that was sent, and drop buffered requests.
 
-        Drop every reference to the session, so that it is freed now: what it holds makes others wait.
+        Drop every reference to the session, so that it is freed now, without the garbage collector.
 
         Returns:
-            Whether the server has not read everything yet.
+            Whether the server may still be reading.
         """
         upstream = self._upstream
         if self._sharing is not None:

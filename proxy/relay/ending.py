@@ -1,4 +1,4 @@
-"""The end of a client's requests: how the server is notified, and when the client gets its last words.
+"""The end of a client's requests: how the server is notified, and when the client is sent the last bytes.
 
 Its tests: tests/test_states.py.
 """
@@ -24,16 +24,16 @@ PATIENCE_SECONDS: Final = 5.0
 
 
 class Client(Protocol):
-    """What the end needs from the client's side."""
+    """The part of the client's side that `Ending` uses."""
 
     def ignore(self) -> None:
-        """Go on reading but drop the bytes: the client gets no more replies to new requests."""
+        """Keep reading, but drop the bytes: new requests get no replies."""
 
     def close(self) -> None:
-        """Close: there is nothing more to send for a client that has gone."""
+        """Close both sides: nothing is left to be sent for a client that has gone."""
 
     def say_farewell(self, line: bytes) -> None:
-        """Send last words, possibly none, and close so that the client can read them."""
+        """Send a last line, which may be empty, and close so that the client can read it."""
 
     def abandon(self) -> None:
         """Close without waiting for replies."""
@@ -56,7 +56,7 @@ class Ending:
         flow: counts the held bytes.
 
     Attributes:
-        untold: whether the client has ended, but it is uncertain that the server will notice.
+        untold: whether the client has closed its side, but the server may never notice.
         last_words: the error for a client that is turned away, sent after the replies.
     """
 
@@ -69,6 +69,7 @@ class Ending:
         "_session",
         "_sharing",
         "_upstream",
+        "_was_held",
         "last_words",
         "untold",
     )
@@ -92,44 +93,53 @@ class Ending:
         self._sharing = sharing
         self._progress = progress
         self._flow = flow
+        self._was_held = False  # whether the half close had to wait for requests that were held
         self.untold = False
         self.last_words = b""
 
     # The client ends.
 
     def end_input(self) -> None:
-        """Forward the client's half close to the server, after everything that it has sent."""
+        """Forward the client's half close to the server, after everything that the client has sent."""
         session, upstream = self._session, self._upstream
         if session.unfinished or session.reads.under_way or self._comes_back_first():
+            self._was_held = True
             return  # `Conversation._proceed` calls this again; until then the vigil watches the client
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
-        # On a half close the server discards unsent replies. If a wanted one may be queued behind unwanted ones, first
-        # wait for a sign after all requests, or for one before a request that blocks.
-        defers = halves and session.loss.is_possible
+        # On a half close the server discards unsent replies. If a reply that the client wants may be queued behind
+        # unwanted ones, wait for a sign first: after all requests, or before a request that blocks. So too if requests
+        # were held or got scripts in front of them: then the half close comes at another moment than the client's.
+        differs = self._was_held or session.replies.outstanding
+        defers = halves and (session.loss.is_possible or (differs and not session.may_block))
         sign = session.drain() if defers or not (halves or waits) else None
         if sign is None and not (halves or waits):
-            upstream.end_beneath()  # no sign fits into a request sent in part, whose rest will not come
+            upstream.end_beneath()  # no sign can follow a request sent in part: its rest will not come
         rest = session.intake.rest()
         self._flow.account()
-        # Over TLS the server may not see the half close: a middlebox may ignore it. No sign follows a request cut off.
+        # Over TLS the server may not see the half close: a middlebox may ignore it.
         self.untold = not halves or defers
+        # No sign can follow a request that was cut off.
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
         if halves and not defers:
-            # Until the server has read up to the end, it could still send others' data to this client. An incomplete
-            # request has no effect, so leave it out.
+            # Do not wait: until the server reads the half close, it may give this client data meant for others (BLPOP).
+            # An incomplete request at the end has no effect, and is left out.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
-        elif sign is not None:
-            self._outbound.send(sign)
+            self._note_leaver()
+        else:
+            if upstream.ended_beneath:
+                self._note_leaver()
+            if sign is not None:
+                self._outbound.send(sign)
 
     @property
     def may_probe(self) -> bool:
-        """Whether a probe can still be sent: the client has ended, but the server is to be told only after a sign."""
+        """Whether a probe can still be sent: the client has closed its side, but the half close waits for a sign."""
         return self._course.state is State.ENDED and self.untold and not self._upstream.ended_beneath
 
     def end_refused(self) -> None:
-        """Forward the half close: a server that is blocked may close only then."""
+        """Forward the half close: without it, a blocked server might never close."""
         if self._upstream.ends_by_halves and not self._session.loss.is_possible:
             self.untold = True
             self._upstream.end()
@@ -144,9 +154,10 @@ class Ending:
         elif state is State.ENDED and self.untold and self._upstream.ends_by_halves:
             self.untold = False
             self._upstream.end()
+            self._note_leaver()
 
     def give_up(self) -> None:
-        """Close towards the server and drop unsent requests: the client has gone, and the server would not run them."""
+        """Close the server's side and drop unsent requests: the client has gone, and the server would not run them."""
         state, upstream = self._course.state, self._upstream
         if state is State.ORPHANED:
             self._client.close()
@@ -162,6 +173,7 @@ class Ending:
             upstream.abort()
         else:
             upstream.leave()
+        self._note_leaver()
 
     # Turning the client away.
 
@@ -171,7 +183,7 @@ class Ending:
         sign = session.drain() if not upstream.closing else None
         self._discard()
         if self._course.state is State.ORPHANED:
-            self._outbound.send(sign or b"")  # requests judged before still run, and the sign shows when they have
+            self._outbound.send(sign or b"")  # requests judged earlier still run; the reply to the sign shows when
             self._client.close()
             return
         if sign is not None:
@@ -196,7 +208,8 @@ class Ending:
         self._client.ignore()
         if self._course.input_ended:
             self.end_refused()
-        # A server that no longer requires a login waits for the rest of the request, which must not be sent unjudged.
+        # Normally the server answers with an error and closes. If it no longer requires a login, it waits for the rest
+        # of the request instead, which must not be sent unjudged: then the proxy sends the error itself.
         self._after(PATIENCE_SECONDS, lambda: self._lose_patience(error.reply))
 
     def _lose_patience(self, line: bytes) -> None:
@@ -216,13 +229,11 @@ class Ending:
         if upstream.closing:
             self._client.abandon()
             return
-        # No sign can follow a request sent in part: then wait for the earlier replies, and for the server to close.
+        # No sign can follow a request sent in part: then wait for the server to close.
         sign = session.drain()
         if sign is not None:
             self._let_answer(State.DRAINING)
             self._outbound.send(sign)
-        elif session.owes:
-            self._let_answer(State.YIELDING)
         else:
             self.end_input()
 
@@ -250,13 +261,18 @@ class Ending:
         self._course.move(state)
         self._client.ignore()
 
+    def _note_leaver(self) -> None:
+        """Keep others' shared writes from overtaking the half close: the server could give this client their data."""
+        if self._sharing is not None and self._session.may_block:
+            self._sharing.note_leaver()
+
     def _discard(self) -> None:
         """Drop requests that were received but not sent."""
         self._session.discard()
         self._flow.account()
 
     def _comes_back_first(self) -> bool:
-        """Return whether replies on shared connections must arrive first; `Conversation` then goes on."""
+        """Return whether a reply on a shared connection must arrive first; after it, `Conversation` goes on."""
         if self._sharing is None or not self._sharing.away:
             return False
         self._sharing.leave()

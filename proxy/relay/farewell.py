@@ -1,4 +1,4 @@
-"""Close a client's connection after its last words, leaving it time to read them.
+"""Close a client's connection after the last bytes, with time for the client to read them.
 
 Its tests: tests/test_lifecycle.py.
 """
@@ -10,49 +10,62 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from proxy.relay.budget import Holding
 from proxy.relay.hangup import undelivered
 from proxy.relay.upstream import LINGER_SECONDS
 
 FAREWELL_SECONDS: Final = 1.0
-"""How often to check whether a client has taken its last words, after which its connection is closed."""
+"""How often to check whether a client has taken the last bytes; then its connection is closed."""
+
+LEAST: Final = 64 * 1024
+"""Bytes that a client must take in each `LINGER_SECONDS`; otherwise its connection is closed."""
 
 
 class Farewell:
-    """Closes a connection so that the client can read its last words: closing with unread requests would reset it.
+    """Closes a connection so that the client can read the last bytes: a close with unread requests causes a reset.
 
     Args:
         transport: the connection's transport.
         after: runs a function after a number of seconds.
+        holding: counts the replies that the client has not read.
     """
 
-    def __init__(self, transport: asyncio.Transport, after: Callable[[float, Callable[[], None]], None]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, after: Callable[[float, Callable[[], None]], None], holding: Holding
+    ) -> None:
         self._transport = transport
         self._after = after
-        self._undelivered = sys.maxsize  # bytes not taken by the client at the last look
+        self._holding = holding
+        self._undelivered = sys.maxsize  # bytes left when the client last made enough progress
         self._looks_in_vain = 0
 
     def say(self, line: bytes, *, ended: bool) -> None:
-        """Send last words, possibly none, and close; `ended`: whether the client has ended its side."""
+        """Send a last line, which may be empty, and close; `ended`: whether the client has closed its side."""
         transport = self._transport
         if line:
             transport.write(line)
-        has_written = not transport.get_write_buffer_size()  # otherwise a slow client may exceed the linger time
+        self._count()
+        has_written = not transport.get_write_buffer_size()  # if not, a slow client may need more time to read
         if transport.can_write_eof():
             transport.write_eof()
         elif has_written:
-            transport.close()  # TLS announces the close, and reads on until the peer closes
+            transport.close()  # TLS announces the close, and keeps reading until the peer closes
         if ended and has_written:
             transport.close()
             self._after(LINGER_SECONDS, transport.abort)
         else:
             self._after(FAREWELL_SECONDS, self._look)
 
+    def _count(self) -> None:
+        self._holding.account(0, self._transport.get_write_buffer_size(), self._count)
+
     def _look(self) -> None:
-        """Close when everything has been delivered, or if the client takes no more."""
+        """Close when everything has been delivered, or if the client takes hardly anything."""
         transport = self._transport
-        left, before = undelivered(transport), self._undelivered
-        self._undelivered = left
-        self._looks_in_vain = self._looks_in_vain + 1 if left >= before else 0
+        left = undelivered(transport)
+        self._looks_in_vain += 1
+        if left <= self._undelivered - LEAST:
+            self._undelivered, self._looks_in_vain = left, 0
         if left and self._looks_in_vain < LINGER_SECONDS / FAREWELL_SECONDS:
             self._after(FAREWELL_SECONDS, self._look)
             return

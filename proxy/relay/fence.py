@@ -19,7 +19,7 @@ class Fenced(Protocol):
 
 
 class Fence:
-    """The connections to one server that serve clients, including clients that have gone.
+    """The connections to one server that serve clients, or deliver the requests of clients that have gone.
 
     Attributes:
         closed: whether the server is no longer the upstream.

@@ -29,13 +29,13 @@ class Flow:
         session: judges the requests.
         upstream: the server's side.
         sharing: the client's use of shared connections, if any.
-        asking: the session's questions.
+        asking: the session's questions to the engine.
         holding: counts the held bytes.
 
     Attributes:
         clogged: whether the server's connection is full.
         rests: whether reading is paused while other clients are served.
-        reads_on: whether to keep reading from a client that is held up: only then is its end noticed.
+        reads_on: whether to keep reading from a client that is held up, so that its disconnection is noticed.
     """
 
     __slots__ = (
@@ -88,9 +88,9 @@ class Flow:
             wanted = wanted and self.reads_on and not (self.rests or self.clogged)
             wanted = wanted and self._holding.bytes < self._most()
         elif state in TAKING and self._sharing is not None and self._sharing.leaving:
-            wanted = False  # the loop may read once more before it pauses: those bytes stay buffered
+            wanted = False  # the loop may read once more before it pauses; those bytes are buffered
         elif state is State.HELD:
-            # A client may send everything before it reads a reply: read on, or awaited replies might never arrive.
+            # Read on: otherwise a client that sends everything before it reads a reply blocks the awaited replies.
             wanted = self._asking.awaits_replies and not ended and self._holding.bytes < self._most()
         set_reading(self._transport, wanted)
 
@@ -99,7 +99,7 @@ class Flow:
         return TAIL_LIMIT if self._session.waits_for_login else READ_WHILE_HELD
 
     def rest(self) -> bool:
-        """Pause while others are served; return False if already paused. Setting `rests` to False ends the pause."""
+        """Pause reading while others are served; return False if already paused. To end the pause, clear `rests`."""
         if self.rests:
             return False
         self.rests = True
@@ -116,7 +116,9 @@ class Flow:
         session = self._session
         held = session.held + (len(self._sharing.kept) if self._sharing is not None else 0)
         beside = session.replies.memory + session.reads.memory
-        return self._holding.account(held, self._upstream.unsent, self.account, beside)
+        # Count the client's buffer: replies that waited for an earlier one may all have been written at once.
+        unsent = self._upstream.unsent + self._transport.get_write_buffer_size()
+        return self._holding.account(held, unsent, self.account, beside)
 
 
 def set_reading(transport: asyncio.Transport, wanted: bool) -> None:

@@ -48,7 +48,7 @@ class Greeting:
         return b"".join(self._requests)
 
     def receive(self, data: bytes, replies: Replies) -> None:
-        """Process replies of the server; then check `over` and `refusal`. `replies` splits the bytes."""
+        """Process replies, which `replies` splits; afterwards the caller checks `over` and `refusal`."""
         try:
             for piece, ends in replies.cut(data):
                 self._answers[-1] += piece

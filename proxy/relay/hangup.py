@@ -1,4 +1,4 @@
-"""Check without reading whether a connection has ended, and how many bytes are undelivered.
+"""Query the system about a connection: whether it has ended, what is undelivered, and what was left unread.
 
 Its tests: tests/test_ends.py.
 """
@@ -6,15 +6,19 @@ Its tests: tests/test_ends.py.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import os
 import select
 import socket
 import struct
 import sys
 import termios
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
+_PART: Final = 64 * 1024
 _GONE: Final = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _FAILED: Final = select.POLLERR
 _UNSENT: Final = 0x894B if sys.platform.startswith("linux") else termios.TIOCOUTQ  # SIOCOUTQNSD
@@ -36,7 +40,7 @@ def has_failed(transport: asyncio.BaseTransport) -> bool:
 def undelivered(transport: asyncio.Transport) -> int:
     """Return how many bytes have not reached the peer's system yet (tcp(7)).
 
-    For a Unix socket: the bytes in the transport. The peer can read all others even after this side has closed.
+    For a Unix socket only bytes in the transport count: the peer can read all others even after a close here.
     """
     left = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
@@ -52,7 +56,7 @@ def undelivered(transport: asyncio.Transport) -> int:
 def untaken(transport: asyncio.Transport) -> int:
     """Return how many bytes the transport and the system still have to send.
 
-    For a Unix socket: how many the peer has not read. TCP delivers sent bytes within a round trip.
+    Sent bytes do not count: TCP delivers them within a round trip. Over a Unix socket, those that are unread do.
     """
     left, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
@@ -60,6 +64,31 @@ def untaken(transport: asyncio.Transport) -> int:
         with suppress(OSError):
             left += struct.unpack("i", fcntl.ioctl(connection.fileno(), unsent, bytes(4)))[0]
     return left
+
+
+def left_unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
+    """Yield what had been received, but not read, when a connection was reset; `_PART` bytes at a time."""
+    with suppress(OSError), socket_of(transport) as rest:
+        rest.setblocking(False)
+        while part := rest.recv(_PART):
+            yield part
+
+
+@contextmanager
+def socket_of(transport: asyncio.BaseTransport) -> Iterator[socket.socket]:
+    """Yield a connection's socket for operations that the loop lacks. This opens no file: the limit may be reached.
+
+    Raises:
+        OSError: the socket is closed.
+    """
+    number = transport.get_extra_info("socket").fileno()
+    if number < 0:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    connection = socket.socket(fileno=number)
+    try:
+        yield connection
+    finally:
+        connection.detach()  # the loop closes it
 
 
 def _shows(transport: asyncio.BaseTransport, events: int) -> bool:

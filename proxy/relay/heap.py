@@ -1,4 +1,4 @@
-"""Return memory of large requests to the system: the allocator might keep it forever.
+"""Return the memory of large requests to the system: the allocator might keep it forever.
 
 Its tests: tests/test_memory.py.
 """
@@ -10,14 +10,14 @@ import ctypes
 from typing import Final
 
 LARGE: Final = 8 * 1024 * 1024
-"""Number of freed bytes from which trimming the heap is worth the time."""
+"""Once this many bytes have been freed, trimming the heap is worth the time."""
 
 _SOON: Final = 0.1
 """Seconds to wait before trimming, until the objects that held the bytes are gone."""
 
 
 class Heap:
-    """Returns free memory to the system. Does nothing unless the C library is GNU's: others keep little."""
+    """Returns free memory to the system, if the C library is GNU's: others keep little."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

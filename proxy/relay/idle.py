@@ -1,4 +1,4 @@
-"""Close clients that have been idle for too long, by the kernel's record of when they last sent or received data.
+"""Close clients that have been idle too long. The kernel records when they last sent or received data.
 
 Its tests: tests/test_limits.py.
 """
@@ -18,7 +18,7 @@ from proxy.logs import Seldom
 log = structlog.get_logger("proxy.idle")
 
 _AT_ONCE: Final = 200
-"""Connections to check before others get their turn: 0.3 ms."""
+"""Connections to check before other work gets its turn: they take 0.3 ms."""
 
 _TCP_INFO: Final = struct.Struct("=44xI4xI")
 """Two fields of Linux's `struct tcp_info`: ms since data was last sent, and since it was last received."""

@@ -52,13 +52,13 @@ class Load:
     """How much is under way on a lane.
 
     Args:
-        ran: called when what was sent while `is_long` was set has run, or never will.
+        ran: called when the requests that made the load long have run, or never will.
 
     Attributes:
         is_long: whether so much is under way that others may have to wait for it.
-        unanswered: bytes sent since nothing was under way; a busy server reads them in several pieces.
+        unanswered: bytes sent since the lane was last idle; a busy server reads them in several pieces.
         replied: number of chunks of replies received.
-        pipeline: represents what was sent, for others that wait until it has run.
+        pipeline: represents the requests sent. Others use it to wait until these have run.
     """
 
     def __init__(self, ran: Callable[[Pipeline], None]) -> None:
@@ -117,7 +117,7 @@ class Lane(Droppable):
         self._replies = Replies()
         self._find = whole_replies(MUCH)
         self._ports: deque[Port] = deque()  # ports with unanswered requests, in the order of sending
-        self._unheard = 0  # ports whose replies are not in the chunk that is being distributed
+        self._unheard = 0  # number of ports whose replies are not in the chunk that is being distributed
         self._long = LongReply(self, room, MANY_LINES if retires else sys.maxsize)
         self.load = Load(ran)
         self.load.pipeline.sender = _Signs(self)
@@ -144,7 +144,7 @@ class Lane(Droppable):
 
     @property
     def refusal(self) -> str:
-        """Why the lane cannot be used, if the server has said so; for log lines."""
+        """Why the lane cannot be used, for log lines; empty if nothing is wrong so far."""
         return self._greeting.refusal
 
     @property
@@ -164,9 +164,9 @@ class Lane(Droppable):
 
     def send(self, ports: list[Port], data: bytes) -> None:
         """Send requests, one for each port."""
+        self._transport.write(data)  # before the next line: if writing fails, no reply will come
         self._ports.extend(ports)
-        self._unheard += len(ports)  # called within `_distribute` too, whose chunk has no replies to these
-        self._transport.write(data)
+        self._unheard += len(ports)  # `_distribute` may call this: its chunk has no replies to these
 
     def has_come(self, count: int) -> bool:
         """Return whether the next `count` replies are completely in the chunk that is being distributed."""
@@ -270,7 +270,7 @@ class Lane(Droppable):
             self._changed()
 
     def _rest(self) -> None:
-        """Let clients be served before reading more: the loop would read many times, and splitting replies is slow."""
+        """Serve clients before reading more: the loop would read many times in a row, and splitting replies is slow."""
 
         def go_on() -> None:
             if Obstacle.SLOW_CLIENT not in self.obstacles:
@@ -308,7 +308,7 @@ class Lane(Droppable):
 
     def rescue(self) -> None:
         """Have clients behind a long reply resend their requests over their own connections, and drop the replies on
-        this one."""
+        this lane."""
         if self.state is not State.OPEN:
             return
         behind = {port: None for port in islice(self._ports, 1, None) if port.request}
@@ -334,13 +334,13 @@ class Lane(Droppable):
             self._changed()
 
     def dropped(self) -> None:
-        """The loop closed the transport without notice, because connecting was cancelled at that moment."""
+        """Act as on `connection_lost`: on a cancelled connect, the loop closes the transport without calling it."""
         if self._membership.admitted:
             self.abort()
             self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the server's close: unanswered requests that can run twice are given back, to be resent; others get no
+        """Handle the server's close. Unanswered requests that can run twice are given back, to be resent; others get no
         reply."""
         if self.state is State.LOST:
             return
@@ -353,8 +353,7 @@ class Lane(Droppable):
             if self.may_resend and port.request and (place or not self._long.come):
                 port.give_back(port.request)
             else:
-                port.busy = False
-                port.lost()
+                port.lose()
         self._answered()
         self._changed()
 

@@ -10,24 +10,23 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Final, Protocol
+from weakref import WeakSet
 
 import structlog
 from redis.exceptions import RedisError
 
 from proxy.beats import until_beat
-from proxy.coverage.coverage import Coverage
 from proxy.coverage.outlook import Outlook
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.metrics.traffic import Traffic
 from proxy.relay.batch_guard import BatchGuard
 from proxy.relay.fence import Fence
-from proxy.relay.joint import Joint, Taken, in_calls, sort_out
+from proxy.relay.joint import Joint, in_calls, read
 from proxy.relay.lane import Lane, Obstacle, State
 from proxy.relay.port import Port, Room
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
-from proxy.session.operations import Operation
 from proxy.session.streams import LONG
 from proxy.wire.guard import earliest_of_all, first_of
 from proxy.wire.request import bulk, encode, second
@@ -54,17 +53,18 @@ MOST_GROUPS: Final = 32
 """Maximum number of kinds of lanes, by user, database and protocol. Other clients use their own connections."""
 
 SPARSE: Final = 1.75
-"""Average worth of a batch below which sharing does not pay: it saves no work for the proxy or the server."""
+"""If batches are worth less than this on average (see `COVERED_WORTH`), sharing does not pay: it saves no work for the
+proxy or the server."""
 
 COVERED_WORTH: Final = 4
-"""The worth of a request on a covered key; that of others is 1. Over its client's own connection it would need a
-script's text, or a guard: avoiding these saves three times what the longer way costs another request."""
+"""The worth of a request on a covered key; other requests are worth 1. Over the client's own connection, a request on a
+covered key needs a script's text or a guard. Saving these is worth three times what the detour over a lane costs."""
 
 PING_TICKS: Final = 5
-"""Checks for which a lane is unused before PING is sent over it, so that the server does not close it as idle."""
+"""After this many checks without use, PING is sent over a lane, so that the server does not close it as idle."""
 
 IDLE_TICKS: Final = 600
-"""Checks for which a lane is unused before it is closed."""
+"""After this many checks without use, a lane is closed."""
 
 _ZMSCORE: Final = bulk(b"ZMSCORE")
 
@@ -78,7 +78,7 @@ class Sharer(Protocol):
     """A client that shares."""
 
     def wake(self) -> None:
-        """Go on: the requested time has passed."""
+        """Continue: the requested time has passed."""
 
     def fail(self, error: Exception) -> None:
         """Close the connection, because `wake` has raised an exception."""
@@ -96,22 +96,27 @@ class HasLogin(Protocol):
         """The arguments of AUTH; empty if there is no need to log in. Raises RedisError."""
 
 
+class Leaver(Protocol):
+    """A client's connection to the server."""
+
+    lost: bool
+    """Whether it has ended."""
+
+
 class Lanes:
     """The shared connections, grouped by identity.
 
     Args:
-        coverage: the covered prefixes.
         ground: what all sessions share.
         connect: connects to the server; raises OSError or TimeoutError.
         credentials: the proxy's own login.
         traffic: counts bytes.
         metrics: the metrics to update.
-        after: how many small requests in a row a client sends before the server is asked for its identity.
+        after: how many small requests in a row a client sends before the server is queried for its identity.
     """
 
     def __init__(
         self,
-        coverage: Coverage,
         ground: Ground,
         connect: OpenUpstream,
         credentials: HasLogin,
@@ -119,7 +124,6 @@ class Lanes:
         metrics: Metrics,
         after: int,
     ) -> None:
-        self.coverage = coverage
         self.ground = ground
         self.connect = connect
         self.credentials = credentials
@@ -129,8 +133,9 @@ class Lanes:
         self.room = Room()
         self._alarms: dict[float, dict[Sharer, float]] = {}  # seconds to wait → client to wake → when its wait began
         self._groups: dict[tuple[Identity, bool], Group] = {}
-        self._refused: dict[Identity, float] = {}  # refused by the server → time before which not to try again
+        self._refused: dict[Identity, float] = {}  # identity that the server refused → when it may be tried again
         self._dirty: list[Group] = []  # groups with something to send
+        self._leavers: WeakSet[Leaver] = WeakSet()  # some may have ended
         self._rests = False  # whether no lane needs frequent checks
         self._wanted = asyncio.Event()  # set when lanes need frequent checks
         self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
@@ -160,15 +165,28 @@ class Lanes:
         self._dirty.append(group)
 
     def flush(self) -> None:
-        """Send what was collected. Called at the end of a turn, and before judging anything that might give a key a
+        """Send the collected requests. Called at the end of a turn, and before judging anything that might give a key a
         deadline."""
         dirty = self._dirty
         if dirty:
             self._dirty = []
-            # Flush all groups first: a returned request is judged at once, with later ones that may set a first
-            # deadline.
-            for port, request in [unsent for group in dirty for unsent in group.flush()]:
-                port.give_back(request)
+            # Flush all groups first: a returned request is judged at once, and so are its client's later ones, which
+            # may set a key's first deadline.
+            for port in [unsent for group in dirty for unsent in group.flush()]:
+                port.give_back(port.request)
+
+    def note_leaver(self, upstream: Leaver) -> None:
+        """Note that a client's connection was half-closed while the server may still give it data meant for others."""
+        self._leavers.add(upstream)
+
+    @property
+    def anybody_leaves(self) -> bool:
+        """Whether the server may not have read such a half close yet.
+
+        A shared write could overtake it there: the server reads connections in the order in which the first bytes came,
+        and those of a lane may have come before. So writes then go over the clients' own connections.
+        """
+        return any(not upstream.lost for upstream in self._leavers)
 
     def refuse(self, identity: Identity) -> None:
         """Note that the server refused lanes of an identity."""
@@ -185,7 +203,7 @@ class Lanes:
         Args:
             seconds: the time; only few different values are in use.
             sharer: the client.
-            together: whether to wake all such clients at once, each up to half of that time earlier or later.
+            together: whether to wake all clients with this wait at once, each up to half of that time earlier or later.
         """
         now = asyncio.get_running_loop().time()
         alarms = self._alarms.setdefault(seconds, {})
@@ -205,7 +223,7 @@ class Lanes:
                 if since + seconds > now:
                     break
                 if alarms.pop(sharer, None) is None:
-                    continue  # this client ended because another one woke
+                    continue  # waking another client has ended this one
                 try:
                     sharer.wake()
                 except Exception as error:  # noqa: BLE001 - one client's defect is not another's
@@ -228,7 +246,7 @@ class Lanes:
             self.metrics.shared_connections = sum(group.open_lanes for group in self._groups.values())
 
     async def _rest(self) -> bool:
-        """Sleep until a lane is used or idle lanes need a PING; return True if they need one."""
+        """Sleep until a lane is used, or until idle lanes need a PING; return True if they need it."""
         self._wanted.clear()
         self._rests = True
         seconds = until_beat(PING_TICKS * TICK_SECONDS) if self._groups or self._refused else None
@@ -322,10 +340,11 @@ class Opener:
 
 
 class Group:
-    """The lanes of one identity that take the same kind of requests."""
+    """The lanes of one identity that take the same kind of requests: reads, or writes."""
 
     def __init__(self, lanes: Lanes, identity: Identity, reads: bool) -> None:
         self._all = lanes
+        self._writes = not reads
         self._opener = Opener(lanes, identity, reads, self._add, self._choose)
         self._lanes: list[Lane] = []
         self._lane: Lane | None = None  # the lane for new requests
@@ -333,8 +352,8 @@ class Group:
         self._requests: list[bytes] = []
         self._guarded: dict[Port, bytes] = {}  # reads of covered keys
         self._outlook = Outlook()
-        self._joint: list[Taken] = []  # requests for joint calls
-        self._heard: dict[Lane, int] = {}  # lane → its number of reply chunks at the last look
+        self._joint: list[Port] = []  # ports with requests for joint calls
+        self._heard: dict[Lane, int] = {}  # lane → its number of reply chunks at the last check
         self._used = False
         self._unused = 0
         self._batches = self._worth = 0
@@ -383,14 +402,11 @@ class Group:
         port.request = request
         return True
 
-    def take_joint(self, port: Port, request: bytes, operation: Operation) -> bool:
-        """Like `take`, for a request that becomes part of a joint call.
-
-        `operation`: what the request asks for.
-        """
+    def take_joint(self, port: Port, request: bytes) -> bool:
+        """Like `take`, for a request that may fit into a joint call. If it does not fit, `flush` returns its port."""
         if not self._begin(port, request):
             return False
-        self._joint.append(Taken(port, operation))
+        self._joint.append(port)
         return True
 
     def take_guarded(self, port: Port, request: bytes) -> bool:
@@ -400,31 +416,48 @@ class Group:
         self._guarded[port] = request
         return True
 
-    def flush(self) -> list[tuple[Port, bytes]]:
-        """Send what was accepted; return what cannot be sent because the lane is lost or the proxy has become
-        blind."""
-        coverage = self._all.coverage
-        coverage.look()
+    def flush(self) -> list[Port]:
+        """Send the accepted requests; return the ports of those that cannot be sent, because the lane is lost, the
+        proxy has become blind, a client that blocked is leaving, or a joint call cannot take them."""
         ports, requests, lane = self._ports, self._requests, self._lane
         guarded, self._guarded = self._guarded, {}
         joint, self._joint = self._joint, []
         self._ports, self._requests = [], []
-        if lane is None or lane.state is not State.OPEN or coverage.blind:
-            taken = [(one.port, one.port.request) for one in joint]
-            return [*zip(ports, requests, strict=True), *taken]
-        first: list[Port] = []
-        if joint:
-            joint, first = sort_out(coverage, joint)
-        if ports or joint:
+        try:
+            coverage = self._all.ground.coverage
+            coverage.look()
+            if lane is None or lane.state is not State.OPEN or coverage.blind:
+                return [*ports, *joint]
+            if self._writes and self._all.anybody_leaves:
+                return [*ports, *joint]
+            return self._flush(lane, ports, requests, guarded, joint)
+        except Exception as error:  # noqa: BLE001 - whatever it is, these clients must not wait for ever
+            for port in (*ports, *joint):
+                port.fail(error)
+            return []
+
+    def _flush(
+        self, lane: Lane, ports: list[Port], requests: list[bytes], guarded: dict[Port, bytes], joint: list[Port]
+    ) -> list[Port]:
+        calls, refused = self._joined(joint, lane) if joint else ([], [])
+        if ports or calls:
             self._used = True
             self._batches += 1
-            self._worth += len(ports) - len(guarded) + COVERED_WORTH * (len(guarded) + len(joint))
-            self._all.metrics.shared_requests_total += len(ports) + len(joint)
+            joined = len(joint) - len(refused)
+            self._worth += len(ports) - len(guarded) + COVERED_WORTH * (len(guarded) + joined)
+            self._all.metrics.shared_requests_total += len(ports) + joined
             if guarded:
                 ports, requests = self._guard(guarded, ports, requests, lane)
-            calls = [Joint(self._all.ground, some, lane) for some in in_calls(joint)]
             self._send(lane, [*ports, *(call.port for call in calls)], [*requests, *(call.request() for call in calls)])
-        return [(port, port.request) for port in first]
+        return refused
+
+    def _joined(self, ports: list[Port], lane: Lane) -> tuple[list[Joint], list[Port]]:
+        """Return the joint calls for some requests, and the ports of those that cannot be joined."""
+        ground = self._all.ground
+        parts, refused = read(ground.checks.joinable, ports)
+        if delays := [part.asked.delay for part in parts if part.asked.delay]:
+            ground.rewriter.marks.expect((), ground.now() + min(delays))
+        return [Joint(ground, some, lane) for some in in_calls(parts)], refused
 
     def _send(self, lane: Lane, ports: list[Port], requests: list[bytes]) -> None:
         out = b"".join(requests)

@@ -16,19 +16,19 @@ from proxy.wire.replies import MOST_PARTS
 log = structlog.get_logger("proxy.relay")
 
 MANY_LINES: Final = 2 * MOST_PARTS + 1
-"""Lines of a reply beyond which splitting it costs the proxy more than sharing saves: then it is not buffered whole."""
+"""A reply of more lines is not processed whole, and splitting it costs the proxy more than sharing saves."""
 
 RESCUE_SECONDS: Final = 0.1
 """How long requests behind a long reply wait before they are sent elsewhere."""
 
 LOOK_SECONDS: Final = 0.02
 PATIENT_LOOKS: Final = 3000
-"""After so many checks in a row at which a client has read nothing, it is closed, if nobody waits for it: 60 s. (For a
-slow reader the system takes more data only now and then.)"""
+"""A client is closed after this many checks in a row at which it has read nothing, on a connection whose requests can
+be resent: 60 s. (For a slow reader the system takes more data only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The same limit on a connection whose requests must not run twice: 5 s. Also the limit for all checks during one reply
-at which others wait, even if the client reads."""
+"""The same limit on a connection whose requests must not run twice: 5 s. There it also limits, during one reply, all
+checks at which others wait, even if the client reads."""
 
 
 class Host(Protocol):
@@ -79,7 +79,7 @@ class LongReply:
         self._host = host
         self._room = room
         self._most_lines = most_lines
-        self._kept_waiting = 0  # number of looks at which others waited for this reply's client
+        self._kept_waiting = 0  # number of checks at which others waited for this reply's client
         self._rescue_comes = False
 
     def grow(self, piece: bytes, *, ends: bool) -> bool:
@@ -103,7 +103,7 @@ class LongReply:
             self._look_again(port, port.backlog(), 0)
 
     def plan_rescue(self) -> None:
-        """Check soon whether the reply is complete: requests behind it can be sent again elsewhere."""
+        """Check soon whether the reply is complete. If not, requests behind it are sent again elsewhere."""
         if not self._rescue_comes:
             self._rescue_comes = True
             asyncio.get_running_loop().call_later(RESCUE_SECONDS, self._rescue)

@@ -32,6 +32,6 @@ class Outbound:
             if session.replies.wants_probe:
                 out += session.probe() or b""
         if not upstream.closing:
-            if len(out) > LONG or session.unfinished:  # `unfinished`: a short turn's part of a long pipeline
+            if len(out) > LONG or session.unfinished:  # `unfinished`: this is one turn's part of a long pipeline
                 session.lengthen()
             upstream.write(out)

@@ -13,7 +13,7 @@ LARGE: Final = 16 * 1024
 own connection."""
 
 BACKLOG: Final = 16 * 1024 * 1024
-"""Bytes waiting for a client above which no more of its long reply is read from the server."""
+"""While more bytes wait for a client, no more of its long reply is read from the server."""
 
 ALL_BACKLOGS: Final = 64 * 1024 * 1024
 """Limit for the bytes that wait for all clients together."""
@@ -38,7 +38,7 @@ class Port:
         lost: called if the reply will not arrive.
         returned: takes back a request to be sent over the client's own connection: it has not run, or can run twice.
         backlog: returns how many bytes of replies wait for the client to read them.
-        broke: called with an exception that `deliver` or `settled` raised.
+        broke: called with an exception that one of the other functions, or sending the request, raised.
     """
 
     __slots__ = (
@@ -72,6 +72,19 @@ class Port:
             self.returned(request)
         except Exception as error:  # noqa: BLE001 - one client's defect is not another's
             self.broke(error)
+
+    def lose(self) -> None:
+        """Tell the client that its reply will not arrive."""
+        self.busy = False
+        try:
+            self.lost()
+        except Exception as error:  # noqa: BLE001
+            self.broke(error)
+
+    def fail(self, error: Exception) -> None:
+        """Close the client's connection because of a defect."""
+        self.busy = False
+        self.broke(error)
 
 
 class Room:

@@ -1,4 +1,4 @@
-"""Estimate how far the server has got in what one client has sent.
+"""Estimate how far the server has got with one client's requests.
 
 Its tests: tests/test_vigil.py.
 """
@@ -20,20 +20,20 @@ class Progress:
         unsigned: whether there is no sign to show that everything has been answered.
     """
 
-    __slots__ = ("_blocker", "_counts", "_heard", "_session", "_upstream", "unsigned")
+    __slots__ = ("_blocker", "_counts", "_passed", "_session", "_upstream", "unsigned")
 
     def __init__(self, session: Session, upstream: UpstreamConnection) -> None:
         self._session = session
         self._upstream = upstream
         self._blocker = -1  # the session's `blocker` for which `_counts` was recorded
         self._counts = 0, 0
-        self._heard = -1  # the upstream's `heard()` when a request that may block was last sent over TLS
+        self._passed = -1  # the upstream's `passed()` when a request that may block was last sent over TLS
         self.unsigned = False
 
     def note_judged(self) -> None:
-        """Record how much was sent before a request that may block; keep an older figure if nothing was answered since.
+        """Record how much was sent before a request that may block; keep the last record if nothing was answered since.
 
-        Call it between judging and sending.
+        Call this between judging and sending.
         """
         session, upstream = self._session, self._upstream
         if session.blocker == self._blocker:
@@ -43,7 +43,7 @@ class Progress:
             self._counts = counts
         self._blocker = session.blocker
         if not upstream.ends_by_halves:
-            self._heard = upstream.heard()
+            self._passed = upstream.passed()
 
     @property
     def may_block(self) -> bool:
@@ -52,8 +52,8 @@ class Progress:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether a request that may block was sent over TLS, and nothing was received since."""
-        return self._session.may_block and self._upstream.heard() == self._heard
+        """Whether a request that may block was sent over TLS, and nothing for the client was received since."""
+        return self._session.may_block and self._upstream.passed() == self._passed
 
     @property
     def is_heard(self) -> bool:
@@ -65,7 +65,7 @@ class Progress:
         return self._upstream.heard()
 
     def answered(self) -> int:
-        """Return a number that changes when the server answers; only at signs if it also sends unrequested messages."""
+        """Return a number that changes when the server answers. If it may also send pushes, only signs count."""
         return self._session.replies.settled if self._session.hears_unasked else self._upstream.heard()
 
     @property

@@ -1,9 +1,9 @@
-"""One client's use of shared connections: when it may share, and how it returns to its own without losing order.
+"""One client's use of shared connections: when the client may share, and how it returns without losing order.
 
 Its tests: tests/test_sharing.py.
 
-A client starts to share when nothing of it is under way on its own connection, and returns when everything sent over
-shared ones has been answered. So its requests run, and are answered, in order.
+A client starts to share when none of its requests is under way on its own connection, and returns when all requests
+sent over shared ones have been answered. So its requests run, and are answered, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proxy.relay.port import Port, drop, nothing
 from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.session.ground import Ground
 from proxy.session.identity import Identity
-from proxy.session.plain import SMALL, Shared
+from proxy.session.plain import SMALL
 from proxy.session.session import Session
 
 ANEW_SECONDS: Final = 3.0
@@ -37,20 +37,20 @@ TRIAL_SECONDS: Final = 0.25
 """How long a client shares before the proxy checks whether that pays."""
 
 RETIRE_SECONDS: Final = 10.0
-"""About how long to pause if sharing does not pay. All such clients try again at the same time, because a client that
+"""About how long to pause if sharing does not pay. All these clients try again at the same time, because a client that
 tries alone cannot find out that many would share."""
 
 DOZE_AFTER: Final = 64
-"""After so many chunks that could not be shared, since the server was last asked, checks pause."""
+"""Checks pause after this number of chunks that could not be shared, counted since the server was last queried."""
 
 MOST_PATIENCE: Final = 1024
-"""Maximum number of small requests in a row to wait for before the server is asked."""
+"""Maximum number of small requests in a row to wait for before the server is queried."""
 
 SELDOM_FROM: Final = 64
-"""If so many requests in a row, or more, must come before the server is asked, only one in `SELDOM` is checked."""
+"""If the server is queried only after this many requests in a row, or more, only one in `SELDOM` is checked."""
 
 SELDOM: Final = 8
-"""How many requests a checked one counts for."""
+"""How many requests each checked one then counts for."""
 
 
 class State(Enum):
@@ -69,7 +69,7 @@ _AWAY: Final = frozenset((State.SHARED, State.STALE, State.LEAVING))
 
 
 class Host(Protocol):
-    """What sharing needs from the client's conversation over its own connection."""
+    """The part of the client's conversation that `Sharing` uses."""
 
     def rebind(self) -> None:
         """Use the receiver that fits the current state for the client's next bytes."""
@@ -82,7 +82,7 @@ class Host(Protocol):
 
 
 class Client(Protocol):
-    """What sharing needs from the client's side."""
+    """The part of the client's side that `Sharing` uses."""
 
     def abandon(self) -> None:
         """Close without waiting for replies."""
@@ -92,16 +92,16 @@ class Client(Protocol):
 
 
 class Patience:
-    """How long to observe a client before the server is asked for its identity.
+    """How long to observe a client before the server is queried for its identity.
 
-    Each time that sharing did not pay, wait for twice as many small requests in a row. From `SELDOM_FROM` on, check
-    only one in `SELDOM`.
+    After each time that sharing did not pay, wait for twice as many small requests in a row. From `SELDOM_FROM` on,
+    check only one in `SELDOM`.
 
     Attributes:
         left: how many more small requests to wait for.
-        large: chunks that could not be shared since the server was asked.
+        large: number of chunks that could not be shared since the server was last queried.
         unlooked: how many of the next chunks not to check.
-        retires: whether to pause after returning, because sharing does not pay.
+        retires: whether to pause after the return to the own connection, because sharing does not pay.
     """
 
     __slots__ = ("_after", "_most", "large", "left", "retires", "unlooked")
@@ -114,7 +114,7 @@ class Patience:
 
     @property
     def weight(self) -> int:
-        """How many chunks a checked one counts for."""
+        """How many chunks each checked one counts for."""
         return SELDOM if self._most >= SELDOM_FROM else 1
 
     def renew(self) -> None:
@@ -122,11 +122,11 @@ class Patience:
         self.left = self._most
 
     def reset(self) -> None:
-        """Start as with a new client."""
+        """Start over, as with a new client."""
         self._most = self.left = self._after
 
     def grow(self) -> None:
-        """Wait longer before the next question. With `share_after` 1 keep asking after each request."""
+        """Wait longer before the next query. With `share_after` 1, keep querying after each request."""
         if self._most > 1:
             self._most = min(2 * self._most, MOST_PATIENCE)
         self.left = self._most
@@ -137,7 +137,7 @@ class Sharing:
 
     Args:
         host: the client's conversation.
-        client: the client's side.
+        client: the connection to the client.
         transport: takes replies.
         session: judges the requests.
         upstream: the client's own connection to the server.
@@ -186,7 +186,7 @@ class Sharing:
         self._ground = ground
         self._lanes = lanes
         self._patience = Patience(lanes.after)
-        self._late = b""  # a push from the client's own connection that waits for the end of a reply
+        self._late = b""  # a push from the client's own connection; waits for the end of a reply on a lane
         self._questions = 0
         self._since = 0.0  # when sharing began
         self._takers: tuple[Callable[[Port, bytes], bool], ...] = ()
@@ -236,7 +236,7 @@ class Sharing:
         return receive
 
     def _counting_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        session, shareable, patience = self._session, self._ground.checks.shareable, self._patience
+        session, is_shareable, patience = self._session, self._ground.checks.is_shareable, self._patience
         weight = patience.weight
 
         def receive(data: bytes) -> None:
@@ -245,7 +245,7 @@ class Sharing:
                 own(data)
                 return
             patience.unlooked = weight - 1
-            small = len(data) <= SMALL and session.ordinary and shareable(data) is not Shared.NONE
+            small = len(data) <= SMALL and session.ordinary and is_shareable(data)
             own(data)
             if not small:
                 patience.renew()
@@ -262,7 +262,7 @@ class Sharing:
 
     def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def receive(data: bytes) -> None:
-            # The client did not wait for its reply: the answer to the question will not show that all is answered.
+            # The client did not wait for its reply. So the answer about its identity cannot show that all is answered.
             self._patience.grow()
             self.state = State.OWN
             self._host.rebind()
@@ -276,8 +276,8 @@ class Sharing:
         self._lanes.wake_after(DOZE_SECONDS, self)
 
     def _ask(self) -> None:
-        """Ask the server for the identity, after what was just sent. If the client waits for its reply, the answer
-        arrives with it."""
+        """Query the server for the identity, right after the client's request. The answer comes right behind the
+        reply. If the client waits for the reply, nothing is under way then."""
         if self._session.user != self._lanes.credentials.user:
             self._doze()
             return
@@ -290,7 +290,7 @@ class Sharing:
             self._outbound.send(asked)
 
     def _hear(self, question: int, identity: Identity | None) -> None:
-        """Handle the answer. If it is to the last question, everything sent before has been answered."""
+        """Handle the answer to a query. If no request has followed the query, nothing is under way now."""
         if self.state is not State.ASKED or question != self._questions:
             return
         self.state = State.OWN
@@ -300,11 +300,15 @@ class Sharing:
             groups = self._lanes.groups(identity)
             if groups is None:
                 self._patience.grow()
-            elif all([group.ready for group in groups]):  # noqa: C419 - each opens a lane if it has none
+            elif all([group.ready for group in groups]):  # noqa: C419 - ask all: each opens a lane if it has none
                 writes, reads = groups
                 self.state = State.SHARED
                 self._since = asyncio.get_running_loop().time()
-                joint = self._joint_taker(writes), self._joint_taker(reads)
+                joint = (
+                    self._joint_taker(writes),
+                    self._joint_taker(reads),
+                    self._joint_taker(writes, transactions=True),
+                )
                 self._takers = _refuse, writes.take, reads.take, reads.take_guarded, *joint
                 self._tallies = tuple((group, group.tally) for group in groups)
                 self._port.used = False
@@ -314,32 +318,31 @@ class Sharing:
                 self._patience.grow()
         self._host.rebind()
 
-    def _joint_taker(self, group: Group) -> Callable[[Port, bytes], bool]:
-        """Return the function that takes this client's requests for joint calls, while its state allows that."""
-        ground, may_go = self._ground, self._session.may_go_jointly
-        latest = ground.checks.latest
+    def _joint_taker(self, group: Group, *, transactions: bool = False) -> Callable[[Port, bytes], bool]:
+        """Return a function that takes this client's requests (or transactions) for joint calls while the session's
+        state permits it."""
+        now, take_joint = self._ground.now, group.take_joint
+        may_go = self._session.joint_check(transactions=transactions)
 
         def take(port: Port, data: bytes) -> bool:
-            now = ground.now()
-            operation = latest.operation
-            if not may_go(now) or not group.take_joint(port, data, operation):
-                return False
-            if operation.delay:
-                ground.rewriter.marks.expect((operation.key,), now + operation.delay)
-            return True
+            return may_go(now()) and take_joint(port, data)
 
         return take
+
+    def note_leaver(self) -> None:
+        """Note that the client's own connection was half-closed while a request may block there."""
+        self._lanes.note_leaver(self._upstream)
 
     # Returning.
 
     def wake(self) -> None:
-        """Resume checks, stop sharing that does not pay, or have the server asked again."""
+        """Resume checks, stop sharing that does not pay, or have the server queried again."""
         if self.state is State.DOZING:
             self._patience.large = DOZE_AFTER - 8
             self.state = State.OWN
             self._host.rebind()
         elif self.state is State.STALE:
-            # The client was active and is idle now: make the server count its idle time from now on.
+            # The client has become idle: send a request, so that the server counts its idle time from now on.
             self._outbound.send(self._session.ask_who(lambda _: None) or b"")
             self._leave(b"")
         elif self.state is State.SHARED:
@@ -381,8 +384,8 @@ class Sharing:
             self._host.note_kept()
             return
         self._port.settled = None
-        if data and self.state is State.STALE and self._ground.checks.shareable(data) is not Shared.NONE:
-            self._patience.left = 1  # serve one more request, then ask the server again
+        if data and self.state is State.STALE and self._ground.checks.is_shareable(data):
+            self._patience.left = 1  # serve one more request, then query the server again
         elif asyncio.get_running_loop().time() < self._since + 1 and not self._patience.retires:
             self._patience.grow()
         else:
@@ -428,8 +431,8 @@ class Sharing:
             self._upstream.deliver_by(self._hear_own)
 
     def _hear_own(self, data: bytes) -> None:
-        """Handle a push that others redirected to this client, which then stops sharing: pushes and replies must not be
-        mixed."""
+        """Pass on a push from the client's own connection, and stop sharing: another client redirects its pushes to
+        this client, and they must not be mixed with replies."""
         self._session.share_no_more()
         if self._port.busy:
             self._late += data
@@ -443,7 +446,7 @@ class Sharing:
         self._port.broke(error)
 
     def drop_replies(self) -> None:
-        """Drop replies: the client has gone, but what it sent is still being delivered."""
+        """Drop replies: the client has gone, but its requests still go to the server."""
         self._port.deliver = drop
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ class Signs(Sender):
         session: the client's session.
         upstream: the server's side.
         course: knows whether requests can still be sent.
-        send: sends them.
+        send: sends requests to the server.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class Signs(Sender):
         self._send = send
 
     def ask(self) -> Passed | None:
-        """Send a sign after everything that was sent."""
+        """Send a sign behind all requests sent; return a function that returns whether these have run."""
         session, upstream = self._session, self._upstream
         if self._course.ended or self._course.refused:
-            return lambda: upstream.lost  # the server closes when it has read everything: that is the sign
+            return lambda: upstream.lost  # the server closes when it has read everything: the close serves as the sign
         if not self._course.sends:
             return None
         passed: list[bool] = []
@@ -47,7 +47,7 @@ class Signs(Sender):
         return lambda: bool(passed) or not replies.outstanding
 
     def before(self) -> Passed | None:
-        """Return a function that tells whether everything sent before the open transaction has been answered."""
+        """Return a function that returns whether everything sent before the open transaction has been answered."""
         return self._session.has_begun_transaction
 
     def heard(self) -> int | None:
@@ -56,7 +56,7 @@ class Signs(Sender):
 
 
 class Departed(Sender):
-    """Replaces signs for a client that has gone: its requests have run when the server has read everything and closes.
+    """Replaces signs for a client that has gone: its requests have run once the server has read them all and closed.
 
     Args:
         upstream: the server's side.
@@ -66,7 +66,7 @@ class Departed(Sender):
         self._upstream = upstream
 
     def ask(self) -> Passed:
-        """Return a function that tells whether the connection has ended."""
+        """Return a function that returns whether the connection has ended."""
         upstream = self._upstream
         return lambda: upstream.lost
 

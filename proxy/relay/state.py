@@ -59,8 +59,8 @@ TAKING: Final = (State.RELAYING, State.HELD)
 """States in which the client's requests are taken."""
 
 READING: Final = (State.RELAYING, State.FINISHING, *_LAST)
-"""States in which the client is read. Except in the first, its bytes are dropped: unread, they would cause a reset, and
-a client that sends everything before it reads a reply would not get to read."""
+"""States in which the client is read. Except in RELAYING, its bytes are dropped. Unread bytes would cause a reset,
+and a client that sends everything before it reads a reply would never read one."""
 
 SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
 """States in which requests of the client can still be sent to the server."""
@@ -84,7 +84,7 @@ class Course:
 
     Attributes:
         state: the current state.
-        input_ended: whether the client has ended its side; replies may still reach it.
+        input_ended: whether the client has closed its side; replies may still reach it.
         moved: called after each change.
     """
 
@@ -97,10 +97,10 @@ class Course:
         self._due: asyncio.TimerHandle | None = None
 
     def move(self, state: State) -> None:
-        """Change the state; this is the only place that does.
+        """Change the state; only this method does.
 
         Raises:
-            IllegalMoveError: the new state must not follow the current one.
+            IllegalMoveError: the new state may not follow the current one.
         """
         if state not in MOVES[self.state]:
             raise IllegalMoveError(f"from {self.state.name} to {state.name}")
@@ -111,7 +111,7 @@ class Course:
         self.moved()
 
     def after(self, seconds: float, work: Callable[[], None]) -> None:
-        """Run a function after a time, unless the state changes before."""
+        """Run a function after a time, unless the state changes first."""
         self._due = asyncio.get_running_loop().call_later(seconds, work)
 
     @property
@@ -121,7 +121,7 @@ class Course:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has been told that there are no more requests."""
+        """Whether the server has been notified that there are no more requests."""
         return self.state is State.ENDED
 
     @property
@@ -131,5 +131,5 @@ class Course:
 
     @property
     def has_left(self) -> bool:
-        """Whether the client has ended its side, as far as known without looking at its socket."""
+        """Whether the client has closed its side, as far as known without a look at its socket."""
         return self.input_ended or self.state is State.ORPHANED

@@ -1,4 +1,4 @@
-"""Give connections with more to judge their turns one after another, and serve sockets in between.
+"""Let connections with requests left to judge take turns, and serve sockets in between.
 
 Its tests: tests/test_turns.py.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from proxy.session.turns import Turns
 
 _SECONDS: Final = 0.01
-"""How long turns last before sockets are served: about how long a client with few requests waits."""
+"""How long turns run before sockets are served. A client with few requests waits about that long."""
 
 
 class TurnQueue:
@@ -39,8 +39,8 @@ class TurnQueue:
     def join(self, work: Callable[[], None], *, answered: bool = False) -> None:
         """Call a function after those in front have had their turns.
 
-        `answered`: whether the function continues a request that the engine has just answered. Every second turn is for
-        such requests, so that the answer does not become outdated.
+        `answered`: whether the function continues a request whose question the engine has just answered. Every second
+        turn is for such requests, so that the answer does not become outdated.
         """
         (self._answered if answered else self._queue).append(work)
         self._turns.waiting += 1

@@ -6,7 +6,6 @@ Its tests: tests/test_states.py.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -19,7 +18,8 @@ import structlog
 from proxy.loop import Droppable
 from proxy.metrics.traffic import IS_LINUX, Traffic, counts_of
 from proxy.relay.fence import Fence, Membership
-from proxy.relay.hangup import has_failed, untaken
+from proxy.relay.hangup import has_failed, left_unread, socket_of, untaken
+from proxy.relay.inspection import near_end_of
 from proxy.tls import Secured
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesError
@@ -27,10 +27,7 @@ from proxy.wire.reply import LoginEvidence, ReplySubstitution, UnclearRepliesErr
 log = structlog.get_logger("proxy.relay")
 
 LINGER_SECONDS: Final = 30.0
-"""How long a connection whose client has gone may take to deliver what was left for the server."""
-
-SALVAGED: Final = 64 * 1024
-"""Bytes to read at a time from a connection that was reset."""
+"""How long a connection whose client has gone may take to deliver its remaining bytes to the server."""
 
 
 class ReadPause(Enum):
@@ -41,7 +38,7 @@ class ReadPause(Enum):
 
 
 class ReadPauses:
-    """The reasons not to read from a server, and whether waiting still makes sense."""
+    """The reasons not to read from a server. While there is one, a timer checks whether waiting still makes sense."""
 
     def __init__(self) -> None:
         self._reasons: set[ReadPause] = set()
@@ -50,7 +47,7 @@ class ReadPauses:
 
     def add(self, why: ReadPause, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
         """Add a reason. `abort` is called once the connection has failed and the client has read nothing for a long
-        time: while the server is not read, nothing else reveals that."""
+        time: while the proxy does not read from the server, nothing else reveals the failure."""
         self._reasons.add(why)
         self._count += 1
         if self._watch is None:
@@ -82,7 +79,7 @@ class ReadPauses:
 
 
 class Downstream(Protocol):
-    """What a connection to the server needs from the client's side."""
+    """The part of the client's side that a connection to the server uses."""
 
     @property
     def who(self) -> dict[str, str]:
@@ -99,7 +96,7 @@ class Audience(Protocol):
     """Gets events of a connection to the server."""
 
     def set_clogged(self, clogged: bool) -> None:
-        """Record whether the server's connection is full."""
+        """Record whether writing to the server is paused because it does not read fast enough."""
 
     def logged_in(self) -> None:
         """Note that the server's replies show that the client is logged in."""
@@ -118,9 +115,9 @@ class UpstreamConnection(Droppable):
         fence: keeps the connections to one server together.
 
     Attributes:
-        audience: gets events, from when it is attached until the client gets its last words.
+        audience: gets events, from when it is attached until the client is sent the last bytes.
         lost: whether the connection has ended.
-        ended_beneath: whether `end_beneath` has told the server that no more requests will come.
+        ended_beneath: whether `end_beneath` has notified the server that no more requests will come.
         write: sends requests.
     """
 
@@ -134,8 +131,8 @@ class UpstreamConnection(Droppable):
         self._evidence: LoginEvidence | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._read_pauses = ReadPauses()
-        self._unheard = False  # whether this is a TLS connection on which nothing has been received
-        self._heard = 0  # number of chunks processed
+        self._heard = 0  # number of chunks processed; over TLS, the first is always counted
+        self._passed = 0  # number of those with something for the client
         self.lost = self.ended_beneath = False
         self.write: Callable[[bytes], None]
         # Set on the instance: saves a Python call for every chunk of replies.
@@ -148,7 +145,6 @@ class UpstreamConnection(Droppable):
         if not self._membership.begin(self, self._transport):
             return
         if transport.get_extra_info("sslcontext") is not None:
-            self._unheard = True
             self._receive_by(self._look)
         if not self._client.attach(self):
             self._transport.abort()
@@ -167,6 +163,11 @@ class UpstreamConnection(Droppable):
     def untaken(self) -> int:
         """Bytes that the transport and the system still have to send."""
         return 0 if self.closing else untaken(self._transport)
+
+    @property
+    def near_end(self) -> bytes | None:
+        """The proxy's address on the connection, as servers write it; None for a Unix socket."""
+        return near_end_of(self._transport)
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of bytes received and sent. Zero for a Unix socket, where `untaken` is exact."""
@@ -204,8 +205,12 @@ class UpstreamConnection(Droppable):
         self._receive_by(self._look)
         return self._heard
 
+    def passed(self) -> int:
+        """Return a number that changes when the server sends something for the client; start counting if necessary."""
+        self._receive_by(self._look)
+        return self._passed
+
     def _look(self, data: bytes) -> None:
-        self._unheard = False
         self._heard += 1
         if self._evidence is not None and self._evidence.receive(data):
             self._evidence = None
@@ -224,13 +229,15 @@ class UpstreamConnection(Droppable):
                 self.abort()
                 return
         if data:
+            self._passed += 1
             self._deliver(data)
         if replies is not None:
             if not replies.active:
                 self._replies = None
             if self.audience is not None:
                 self.audience.replies_passed()
-        if self._replies is None and self._evidence is None and self.data_received == self._look:
+        # After a chunk without bytes for the client, keep looking: `passed` must count the next one that has some.
+        if data and self._replies is None and self._evidence is None and self.data_received == self._look:
             self._receive_by(self._deliver)
 
     def deliver_by(self, deliver: Callable[[bytes], None]) -> None:
@@ -241,13 +248,13 @@ class UpstreamConnection(Droppable):
             self._receive_by(deliver)
 
     def drop_replies(self) -> None:
-        """Drop everything for the client from now on: it has gone, or got its last words."""
+        """Drop everything for the client from now on: it has gone, or was sent the last bytes."""
         direct = self.data_received == self._deliver
         self._deliver = _drop
         if direct:
             self._receive_by(_drop)
         for why in ReadPause:
-            self.resume(why)  # a client that has gone holds nothing up
+            self.resume(why)  # a client that has gone must not stop the reading
 
     def _receive_by(self, receiver: Callable[[bytes], None]) -> None:
         if self.closing or self.data_received == receiver:
@@ -279,7 +286,7 @@ class UpstreamConnection(Droppable):
             self.audience.set_clogged(False)
 
     def end(self, rest: bytes = b"") -> None:
-        """Send a half close, and go on reading replies; only if `ends_by_halves`.
+        """Send a half close, and go on reading replies. Call this only if `ends_by_halves`.
 
         `rest`: the beginning of a request to send first.
         """
@@ -290,17 +297,18 @@ class UpstreamConnection(Droppable):
         if self._transport.get_write_buffer_size():
             self._transport.write_eof()
         else:
-            # The loop would shut the socket later, after other writes: until then this client could get others' data.
+            # The loop would shut the socket later, after other writes: until then the server could give this client
+            # data meant for others.
             self._shut()
 
     def end_beneath(self) -> bool:
         """Half-close the TCP connection below TLS, which has no half close.
 
-        A middlebox may take that for the end of both sides, and drop replies. So use it only for a client that waits
-        for others' data, which would otherwise be handed over to it in vain.
+        A middlebox may take this for the end of both sides, and drop replies. So use it only for a client that waits
+        for others' data: without a half close, the server would hand such data to a client that has gone.
 
         Returns:
-            Whether the server was told: false if something is still to be sent.
+            Whether the server was notified: false if something is still to be sent.
         """
         if self.ends_by_halves or self.closing or self._transport.get_write_buffer_size():
             return False
@@ -315,12 +323,12 @@ class UpstreamConnection(Droppable):
         waiting = self._transport.get_write_buffer_size()
         if waiting:
             return data
-        with suppress(OSError), self._socket() as connection:
+        with suppress(OSError), socket_of(self._transport) as connection:
             return data[connection.send(data, socket.MSG_DONTWAIT) :]
         return data
 
     def _shut(self) -> None:
-        with suppress(OSError), self._socket() as connection:
+        with suppress(OSError), socket_of(self._transport) as connection:
             connection.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
@@ -337,7 +345,7 @@ class UpstreamConnection(Droppable):
         self._replies = self._evidence = None
         if self.ends_by_halves:
             self.end()
-        elif not self.ended_beneath:  # otherwise TLS's close alert cannot be written any more
+        elif not self.ended_beneath:  # after `end_beneath` TLS cannot write its close alert
             self._transport.close()
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
@@ -351,41 +359,25 @@ class UpstreamConnection(Droppable):
     def _salvage(self) -> None:
         """Deliver the server's last reply after the server closed and an unread request reset the connection.
 
-        The loop gives up at the failed write; the reason (too many clients, a protocol error) can still be read.
+        The loop gives up at the failed write, but the reply (too many clients, a protocol error) can still be read.
         """
-        said = []
-        try:
-            with self._socket() as rest:
-                rest.setblocking(False)
-                while part := rest.recv(SALVAGED):
-                    said.append(part)
-        except OSError:
-            pass  # no more had been received
-        if said:
-            self.data_received(b"".join(said))
-
-    def _socket(self) -> socket.socket:
-        """Return a duplicate of the connection's socket for operations that the loop lacks; the caller closes it.
-
-        Raises:
-            OSError: the socket is closed.
-        """
-        return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        if said := b"".join(left_unread(self._transport)):
+            self.data_received(said)
 
     def eof_received(self) -> None:
         """Handle the end of the server's replies."""
         self._membership.look(self._transport)
 
     def dropped(self) -> None:
-        """The loop closed the transport without notice, because connecting was cancelled at that moment."""
+        """Act as on `connection_lost`: on a cancelled connect, the loop closes the transport without calling it."""
         if self._membership.admitted:
             self.abort()
             self._lose(None, None if self._membership.closed else TimeoutError())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the server's close."""
-        # With TLS 1.3 a server refuses a certificate after this side has finished the handshake.
-        refused = self._unheard and not self.ended_beneath and isinstance(exc, ssl.SSLError)
+        # With TLS 1.3 a server refuses a certificate only after this side has finished the handshake.
+        refused = self._heard == 0 and not self.ended_beneath and isinstance(exc, ssl.SSLError)
         self._lose(exc, exc if refused else None)
 
     def _lose(self, exc: Exception | None, refusal: Exception | None) -> None:
@@ -396,14 +388,14 @@ class UpstreamConnection(Droppable):
         if self._linger is not None:
             self._linger.cancel()
         try:
-            # Other errors are defects of the proxy in processing a reply: reading on would repeat them.
+            # Any other error is a defect of the proxy in processing a reply: reading on would repeat it.
             if isinstance(exc, OSError) and self._transport.get_extra_info("sslcontext") is None:
                 self._salvage()
             if self._replies is not None and (rest := self._replies.end()):
                 self._deliver(rest)
         finally:
             self.lost = True
-            self.data_received = _drop  # type: ignore[method-assign,assignment] # it may be a method of this very object
+            self.data_received = _drop  # type: ignore[method-assign,assignment] # `_look` would be a reference cycle
             self._client.upstream_lost(refusal)
 
 

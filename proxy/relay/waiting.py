@@ -13,6 +13,7 @@ from proxy.relay.asking import Asking
 from proxy.relay.ending import Ending
 from proxy.relay.flow import Flow
 from proxy.relay.hangup import has_hung_up
+from proxy.relay.inspection import Doing
 from proxy.relay.progress import Progress
 from proxy.relay.state import ENDING, JUDGING, OVER, Course, State
 from proxy.relay.upstream import UpstreamConnection
@@ -21,7 +22,7 @@ from proxy.session.session import Session
 
 
 class Waiting:
-    """What one client waits for; the host of its vigil (relay.vigil.Host).
+    """Tracks what one client waits for, as the host of its vigil (relay.vigil.Host).
 
     Args:
         transport: the client's transport.
@@ -31,8 +32,9 @@ class Waiting:
         asking: the session's questions.
         flow: flow control for the client.
         progress: estimates how far the server has got.
-        ending: notifies the server of the end.
+        ending: brings the client's requests to an end.
         round_trip: waits until the server has answered the proxy.
+        inspect: returns what the server does for a connection.
         start: starts a task of the connection.
 
     Attributes:
@@ -44,6 +46,7 @@ class Waiting:
         "_course",
         "_ending",
         "_flow",
+        "_inspect",
         "_progress",
         "_session",
         "_start",
@@ -64,6 +67,7 @@ class Waiting:
         progress: Progress,
         ending: Ending,
         round_trip: Callable[[], Coroutine[Any, Any, None]],
+        inspect: Callable[[bytes | None], Coroutine[Any, Any, Doing]],
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._transport = transport
@@ -75,6 +79,7 @@ class Waiting:
         self._progress = progress
         self._ending = ending
         self.round_trip = round_trip
+        self._inspect = inspect
         self._start = start
         self._vigil: Vigil | None = None
 
@@ -84,7 +89,7 @@ class Waiting:
             self._vigil = Vigil(self, self._course, self._progress, self._start)
 
     def note_left(self) -> None:
-        """Watch a client that has just ended."""
+        """Watch a client that has just closed its side."""
         if self._vigil is not None:
             self._vigil.note_end()
         else:
@@ -111,11 +116,15 @@ class Waiting:
         return ended and state in JUDGING and self._session.reads.under_way > 0
 
     def has_gone(self) -> bool:
-        """Return whether the client has ended its side, which the loop does not notice while it does not read."""
+        """Return whether the client has closed its side. The loop does not notice that while it does not read."""
         return self._course.has_left or has_hung_up(self._transport)
 
+    async def doing(self) -> Doing:
+        """Return what the server does for the client, in limited time."""
+        return await self._inspect(self._upstream.near_end)
+
     def note_silence(self, *, silent: bool) -> None:
-        """While the server is silent, read from a client that is held up: its end comes after what it has sent."""
+        """While the server is silent, read from a client that is held up: its end shows only behind its bytes."""
         self._flow.reads_on = silent and self._flow.is_held_up
         self._flow.regulate()
 
@@ -124,6 +133,6 @@ class Waiting:
         self._vigil, self._flow.reads_on = None, False
 
     def give_up(self) -> None:
-        """Close towards the server and drop unsent requests: the client has gone, and the server would not run them."""
+        """Close the server's side and drop unsent requests: the client has gone, and the server would not run them."""
         self._asking.cancel()
         self._ending.give_up()

@@ -20,25 +20,28 @@ _FOLDER: Final = files("proxy.scripts") / "lua"
 _BEGIN: Final = "local ok, reply = pcall(function()"
 _END: Final = "end)\nif ok then return reply end\nreturn failure or error(reply, 0)"
 TELL: Final = b"TELL "
-"""The beginning of a short form's reply if events must be sent; the number of removed members follows."""
+"""The short form's reply begins with this if events must be sent. The number of members removed so far follows."""
 _TELLING: Final = ("need", "glob")  # pieces that only `lapse` needs
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
 _PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
-_ALL, _CLUSTERED, _ALONE_THERE, _TELLS, _LISTS, _NO_LISTS = "all", "c", "-", "t", "L", "n"
+_ALL, _CLUSTERED, _ALONE_THERE, _TELLS, _LISTS, _NO_LISTS, _MIXED, _DECLARED = "all", "c", "-", "t", "L", "n", "m", "d"
+"""The letters of `For` comments, besides those of a script's operations. `c`: the server may be a cluster node (`-`: it
+is not); `t`: there may be rules for events; `L`: the script may have to remove many elements of a list (`n`: it need
+not); `m`: as `Terms.mixed`; `d`: as `Terms.declared`, for a mixed batch."""
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
-"""The first line of a script that only reads. Without it servers assume that it may write, and hold it until a `CLIENT
-PAUSE … WRITE` ends. Other flags are those of a script without such a line."""
+"""The first line of a script that only reads. Without this line servers assume that the script may write, and delay it
+until a `CLIENT PAUSE … WRITE` ends. The other flag is what scripts without such a line have."""
 
 
 def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
-    """Return a script without the parts that it does not need, and the pieces that only removed parts use.
+    """Return a script without the parts that are not needed, and the pieces that only removed parts use.
 
     Args:
-        text: the script, in which comment lines with `For` and letters precede such parts: any letter is enough, but of
-            letters joined by a plus all are needed.
-        does: the letters of the operations that it needs.
+        text: the script. A comment line with `For` and letters precedes each part. The part is needed if one of its
+            letters is in `does`; with a plus, one letter on either side of the plus.
+        does: the letters of what the script has to do.
     """
     front, *parts = _PART.split(text)
     kept, used, unused = [front], set[str](), set[str]()
@@ -51,16 +54,16 @@ def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
 
 
 class Variant(NamedTuple):
-    """What a script is composed for.
+    """The conditions for which a script is composed. They decide which parts the script gets.
 
     Attributes:
         quiet: for a script that removes expired members, whether to send the short form, which returns `TELL` if events
             must be sent.
         undeclared: whether all keys come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
-        does: for a script with several operations, the letters of those that it needs.
+        does: for a script with several operations, the letters of the operations that it needs.
         clustered: whether the server may be a cluster node.
         told: whether there may be rules for events.
-        lists: whether it may have to remove many elements of a list.
+        lists: whether the script may have to remove many elements of a list.
     """
 
     quiet: bool = False
@@ -77,8 +80,8 @@ _WHOLE: Final = Variant()
 def composed(name: str, variant: Variant = _WHOLE) -> str:
     """Return the whole text of a script, not shortened; see `script`.
 
-    First the shared pieces in its `-- uses:` line, then its own code. Errors are returned, because the server adds the
-    script's name and line to an error that is raised.
+    The text has first the shared pieces in the script's `-- uses:` line, then its own code. Errors are returned,
+    because the server adds the script's name and line to an error that is raised.
     """
     text = _read(name)
     if _ALONE.search(text) and not variant.undeclared:
@@ -102,8 +105,8 @@ def script(name: str, variant: Variant = _WHOLE) -> bytes:
     """Return the text of a script as it is sent: shortened, because the server hashes it at each call.
 
     Args:
-        name: its file's name without the suffix, such as "expire".
-        variant: what it is composed for.
+        name: the file's name without the suffix, such as "expire".
+        variant: the conditions for which the script is composed.
     """
     return shorten(composed(name, variant)).encode()
 
@@ -114,7 +117,7 @@ def _read(name: str) -> str:
 
 @cache
 def reads_only(name: str) -> bool:
-    """Return whether a script never writes; Redis 7.0 and later are told so and enforce it."""
+    """Return whether a script only reads. Its first line then says so to Redis 7.0 and later, which enforce it."""
     return _READS.search(_read(name)) is not None
 
 
@@ -129,8 +132,10 @@ def control_script(name: str, *, declares: bool, quiet: bool = False, undeclared
 
 def _head(terms: Terms) -> bytes:
     """Return the head that makes the server check a script like the command that it replaces."""
+    if terms.mixed:
+        return b""  # the server checks each call that the script makes
     if not terms.declared:
-        # Check first: a script's first write may need no memory, and after it the server allows all others.
+        # Check first: a script's first write may need no memory, and after that the server allows all others.
         return _guard() if terms.takes_memory else b""
     if not terms.writes:
         return _READING if terms.across else b"#!lua flags=no-writes\n"
@@ -144,12 +149,15 @@ def _guard() -> bytes:
 
 @cache
 def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bool, does: str) -> bytes:
-    lists = terms.lists or name == "batch"  # a batch has the terms of just one of its requests; others may use lists
+    if terms.mixed:
+        does += _MIXED + (_DECLARED if terms.declared else "")
+    lists = terms.lists or name == "batch"  # a batch has the terms of one of its requests; the others may use lists
     variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told, lists=lists)
     text = _head(terms) + script(name, variant)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()
-        # If the server has lost the text, it takes EVALSHA for a write, which CLIENT PAUSE WRITE delays.
+        # EVALSHA_RO for a script that only reads: a server that has lost the text takes EVALSHA for a write, which
+        # CLIENT PAUSE WRITE delays.
         command = b"EVALSHA" if terms.writes or not terms.declared else b"EVALSHA_RO"
         return b"%b%b%b" % (bulk(command), bulk(digest), bulk(b"%d" % keys))
     return b"%b%b%b" % (bulk(b"EVAL"), bulk(text), bulk(b"%d" % keys))
@@ -173,18 +181,18 @@ def evaluation(
     loaded: bool = False,
     does: str = "",
 ) -> bytes:
-    """Encode an EVAL of a script: EVAL contains the text, so the script need not be loaded.
+    """Encode an EVAL of a script. EVAL contains the text, so the script need not be loaded.
 
     Args:
-        terms: the terms on which the server runs it.
+        terms: the terms on which the server runs the script.
         name: the script.
         keys: KEYS.
         arguments: the beginning of ARGV.
         tail: the rest of ARGV, as encoded bulk strings.
         tail_count: how many strings `tail` holds.
-        declared: those of KEYS that the server sees; all by default.
+        declared: the keys that the server sees as KEYS; by default all.
         present: the positions of keys that must be at this node, for shared/undeclared.lua.
-        loaded: whether the server has run the same script before, so that its digest is enough.
+        loaded: whether the server has run the same script before, so that the digest is enough.
         does: as in `Variant`.
 
     Returns:

@@ -3,15 +3,15 @@
 Its tests: tests/test_naming.py.
 
 The shadow of a key hashes to the key's cluster slot, because a script may only touch keys of one slot. The slot depends
-on the key's hash tag, the text between its first `{` and the first `}` after it, or, if that is empty, on the whole key
-(Redis cluster specification, "Hash tags"). So, with P for the prefix:
+on the hash tag: the text between the key's first `{` and the next `}`. A key without a tag, or with an empty one,
+counts as a whole (Redis cluster specification, "Hash tags"). So, with P for the prefix:
 
     key             shadow
     {user1}:cart    Pt:{user1}:cart     the key has a tag: a name that contains the key hashes like it
     cart            Pk:{cart}           the key itself can be a tag
     a}b             Ps:{1x9}a}b         neither: a short tag that hashes to the key's slot
 
-The letter after the prefix keeps the three apart, so a shadow names exactly one key.
+The letter after the prefix distinguishes the three forms, so a shadow names exactly one key.
 
 On a cluster node each slot has its own index, P{tag}index, and the lease is in one of the node's slots.
 """
@@ -63,8 +63,8 @@ class Names:
 
     Attributes:
         slots: the slots of the proxy's cluster node; None for a server that is not a cluster node.
-        index: the index of each database of a server without slots.
-        owed: the hash of notes about expired members that still need their events.
+        index: the name of the index, in each database of a server without slots.
+        owed: the name of a hash with a note for each removed member whose events are still to be sent.
     """
 
     def __init__(self, prefix: bytes) -> None:
@@ -90,6 +90,13 @@ class Names:
             return self._tagged + key
         return b"%b%b}%b" % (self._slot, _tags()[slot(key)], key)
 
+    def with_shadows(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return keys, each followed by its shadow."""
+        beginning, shadow = self._key, self.shadow
+        return [
+            name for key in keys for name in (key, beginning + key + b"}" if key and b"}" not in key else shadow(key))
+        ]
+
     def key(self, shadow: bytes) -> bytes | None:
         """Return the key to which the name of a shadow belongs; None if the name is not a shadow's."""
         if shadow.startswith(self._key) and shadow.endswith(b"}"):
@@ -102,7 +109,7 @@ class Names:
         return None
 
     def index_for(self, key: bytes) -> bytes:
-        """Return the name of the index that has a key's earliest deadline, for a script that may write it."""
+        """Return the name of the index with a key's earliest deadline, for a script that may write to it."""
         slots = self.slots
         if slots is None:
             return self.index
@@ -111,7 +118,7 @@ class Names:
         return self.index_of(number)
 
     def index_of_key(self, key: bytes) -> bytes:
-        """Return the name of the index that has a key's earliest deadline, for a script that only reads it."""
+        """Return the name of the index with a key's earliest deadline, for a script that only reads it."""
         return self.index if self.slots is None else self.index_of(slot(key))
 
     def index_of(self, number: int | None) -> bytes:
@@ -125,7 +132,7 @@ class Names:
         return None
 
     def involved(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the index, then each key followed by its shadow; all keys are in one slot."""
+        """Return the index, then each key followed by its shadow. All keys must be in one slot."""
         return [self.index_for(keys[0]), *(name for key in keys for name in (key, self.shadow(key)))]
 
     def triples(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -140,25 +147,25 @@ class Names:
 
     @property
     def written(self) -> bytes:
-        """The name of a channel or key for a write that changes nothing; in a slot at rest, if possible."""
+        """The name of a key or channel for a write that changes nothing; if possible in a slot that is not moving."""
         slots = self.slots
         if slots is None:
             return self.prefix + b"wait"
-        number = max(slots.owned - slots.moving, default=slots.first)  # moves of many slots begin with the lowest
+        number = max(slots.owned - slots.moving, default=slots.first)  # the highest: moves start with the lowest
         return b"%b%b}wait" % (self._in_slot, _tags()[number])
 
     def declared(self, keys: Iterable[bytes]) -> list[bytes] | None:
-        """Return those of a script's keys that are declared to a cluster node; None (all) for a server without slots.
+        """Return the keys that a script declares to a cluster node: the clients'. None (all) without slots.
 
-        While a slot is moved, a node refuses a script if one of the proxy's own keys has already moved, or, before
-        Redis 7.0, redirects the client to the other node, which may not have the client's key.
+        While a slot is moved, the proxy's own keys may be at the other node already. A node would refuse a script that
+        declares them; before Redis 7.0 it would redirect the client, to a node that may not have the client's key.
         """
         if self.slots is None:
             return None
         return list(dict.fromkeys(key for key in keys if not key.startswith(self.prefix)))
 
     def of_one_slot(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that may share a script call with the first of them."""
+        """Return the keys that may share a script call with the first key."""
         found = list(keys)
         if self.slots is None or len(found) < 2:
             return found

@@ -2,9 +2,9 @@
 
 Its tests: tests/test_shortening.py.
 
-It parses only enough to tell names apart. Each local variable's name is replaced by a short one, the same everywhere,
-and no two by the same one, so references stay intact whatever the scopes are. Names of fields, methods and globals
-stay; scripts have only the server's globals.
+The parser understands only enough to recognise names. It replaces the name of each local variable with a short name,
+which is the same in all scopes and used for no other variable, so references stay intact. Names of fields, methods and
+globals stay; scripts have only the server's globals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPENERS: Final = {")": ("(",), "}": ("{",), "]": ("[",), "until": ("repeat",), 
 _OPENING: Final = frozenset(("(", "{", "[", "function", "do", "then", "else", "repeat"))
 _CONSTANT: Final = re.compile(r"true$|false$|nil$|['\".\d]")
 _TOUCH: Final = re.compile(r"\w\w|[\d.]\.|--|\[\[")
-"""Last byte of a token and first byte of the next that together would be another token."""
+"""The last byte of a token and the first byte of the next, if a blank has to keep the two tokens apart."""
 
 
 class ShorteningError(ValueError):
@@ -83,7 +83,7 @@ class Text:
             tokens.append(token)
         if end != len(text):
             raise ShorteningError(f"not understood: {text[end : end + 40]!r}")
-        tokens += "", "", ""  # so that every token has a next one
+        tokens += "", "", ""  # so that every token has a next token
 
     def _find_variables(self) -> None:
         tokens, places = self.tokens, self.places
@@ -106,7 +106,7 @@ class Text:
             raise ShorteningError(f"{opened[-1][0]} without an end")
 
     def _is_field(self, place: int, opened: str) -> bool:
-        """Return whether a name is that of a field or a method. `opened`: the innermost open bracket or block."""
+        """Return whether a name is the name of a field or a method. `opened`: the innermost open bracket or block."""
         before = self.tokens[place - 1] if place else ""
         if before in (".", ":"):
             return True
@@ -132,7 +132,7 @@ class Text:
                 self.declarations.append((tokens[begin], begin - 1, behind))
 
     def drop_unused(self) -> None:
-        """Remove declarations of names that are not used, and then of names that only removed declarations used."""
+        """Remove declarations of unused names; then of names that only removed declarations used, and so on."""
         left, found = self.declarations, True
         while found:
             found = False
@@ -144,7 +144,7 @@ class Text:
                     found = True
 
     def rename(self) -> None:
-        """Give each local variable a short name: the most frequent ones the shortest."""
+        """Give each local variable a short name. The most frequent variables get the shortest names."""
         places = [self._left(name) for name in self.places if name not in GLOBALS]
         for standing, short in zip(sorted(places, key=len, reverse=True), _shorts(), strict=False):
             for place in standing:
@@ -154,7 +154,7 @@ class Text:
         return [place for place in self.places[name] if self.tokens[place]]
 
     def __str__(self) -> str:
-        """Return the text. Line breaks are kept where a blank is needed, because errors contain line numbers."""
+        """Return the text. Where a blank is needed, a line break of the script stays: errors contain line numbers."""
         parts, before, fresh = list[str](), "", False
         for place, token in enumerate(self.tokens):
             fresh = fresh or place in self.fresh

@@ -17,16 +17,16 @@ class Slots:
     """A cluster node's slots.
 
     Attributes:
-        node: its id.
-        primary: whether it is a primary.
-        owned: its slots; those of its primary, if it is a replica.
-        moving: the slots on their way to or from it.
-        coming: the slots on their way to it.
-        surveyed: the moving slots whose keys with deadlines at the beginning of the move are known.
-        first: its lowest slot; 0 if it has none.
+        node: the node's id.
+        primary: whether the node is a primary.
+        owned: the node's slots; for a replica, the slots of its primary.
+        moving: the slots on their way to or from the node.
+        coming: the slots on their way to the node.
+        surveyed: the moving slots for which it is known which keys had deadlines when the move began.
+        first: the lowest slot of the node; 0 if it has none.
         indexed: the slots in which there may be an index.
-        changed: the slots whose index has changed, or is about to, and has not been read since.
-        unread: the slots whose index must be read, because it or some keys could not be read.
+        changed: the slots whose index has changed, or is about to change, and has not been read since.
+        unread: the slots whose index must be read again, because the index or some keys could not be read.
         had: the keys of departing slots that have had deadlines here since the beginning of the move.
         sent: the keys that were sent to another node, or should have been.
     """
@@ -51,8 +51,8 @@ class Slots:
         """Store the node's report.
 
         Returns:
-            The slots whose deadlines have to be read: they have arrived, their move has ended, or the node has become a
-            primary.
+            The slots whose deadlines have to be read: slots that have arrived or whose move has ended; all slots if the
+            node has become a primary.
         """
         changed = (owned - self.owned) | ((self.moving - moving) & owned)
         if primary and not self.primary:

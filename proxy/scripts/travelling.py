@@ -1,4 +1,4 @@
-"""Keys of cluster slots on their way, grouped by slot so that a slot's keys are dropped together.
+"""Keys of cluster slots on their way, grouped by slot, so that a slot's keys can be dropped together.
 
 Its tests: tests/test_cluster_details.py.
 """

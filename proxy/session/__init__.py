@@ -1,1 +1,1 @@
-"""One client's stream of requests, without I/O: which are forwarded unchanged, which replaced, and which held."""
+"""Decide, without I/O, which requests of a client are forwarded unchanged, which are replaced, and which are held."""

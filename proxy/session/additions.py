@@ -1,4 +1,4 @@
-"""Find the keys to which a request might add members unchecked: no script sees which are absent.
+"""Find the keys to which a request might add members unchecked: no script checks which of them are absent.
 
 Its tests: tests/test_lives.py.
 """
@@ -24,8 +24,8 @@ def blind_keys(command: Command, request: Request, *, limited: bool) -> list[byt
 
 
 def is_count_by_script(command: Command, request: Request) -> bool:
-    """Return whether a request is a whole one of `Effect.COUNT`: a script can replace it if its reply can be
-    amended."""
+    """Return whether a request is whole and has `Effect.COUNT`: then a script can replace the request, provided that
+    its reply can be amended."""
     return command.effect is Effect.COUNT and request.kind is Kind.WHOLE
 
 

@@ -3,8 +3,8 @@
 Its tests: tests/test_blind.py.
 
 A script is put into the stream, and its reply is taken out. Call `ask` again after each reply, until no due members are
-left and few deadlines are near. Then the script that `clear_before` returns goes directly in front of the request, for
-deadlines that have passed meanwhile. Each script does bounded work.
+left and few deadlines are near. Then put the script that `clear_before` returns directly in front of the request, for
+deadlines that have passed since. Each script does bounded work.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 KEYS_AT_ONCE: Final = 500
-"""Maximum number of keys that one script looks at."""
+"""Maximum number of keys that one script examines."""
 
 MOST_KEYS: Final = 2_000
 """Maximum number of keys in a request that gets a script in front: with more, the result for the first key would be too
 old when the last is reached."""
 
 GIVEN_UP_MS: Final = 1_000
-"""How long to try no removals after the server has refused one, as a replica does."""
+"""How long to attempt no removals, in ms, after the server has refused one, as a replica does."""
 
 _LOOKED_MS: Final = 2 * AHEAD_MS
 """How far ahead to read the index for requests that do not name their keys."""
 
 PATIENCE_MS: Final = _LOOKED_MS + 10
-"""How long to keep asking while many deadlines are near but no members are due: new ones may keep coming."""
+"""How long to repeat scripts while many deadlines are near but no members are due. New deadlines may keep coming,
+so the wait is limited."""
 
 
 FEW_DEADLINES: Final = 500
@@ -49,7 +50,7 @@ _ELSEWHERE: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-CLUSTERDOWN ")
 
 
 _NOTHING: Final[tuple[Any, ...]] = (0, 0, [], 0, 0, [], [])
-"""Stands for the reply of the script `clear` if it has done nothing."""
+"""Used as the reply of the script `clear` if a cluster node has not run it: nothing was done."""
 
 
 class Alone:
@@ -64,13 +65,15 @@ class Alone:
         self._names = removals.names
         self._given_up = -float("inf")
         self._unheard = False  # whether a reply is outstanding
-        self._checked: dict[int, float] = {}  # hash of a key → until when one batch is enough
+        self._checked: dict[int, float] = {}  # hash of a key → until when one script removes all its due members
+        self._settled: set[int] = set()  # hashes of the keys that need no more scripts for the current request
         self._fronted: set[bytes] = set()
         self._looked = -float("inf")  # until when `_near` is valid
+        self._has_looked = False  # whether `_near` was read for the current request
         self._near: list[bytes] = []  # keys in the index whose next deadline has passed or is near
-        self._crowded = False  # whether the index may have more of these keys
+        self._crowded = False  # whether the index may have more such keys than `_near`
         self._voiding: tuple[Absent, list[tuple[Voiding, list[bytes | int]]]] | None = None
-        self._patient = math.inf  # until when to wait for many deadlines to pass
+        self._patient = math.inf  # until when to repeat scripts while many deadlines are near and none has passed
         self._counts: dict[int, tuple[int, float]] = {}  # hash of a key → its number of deadlines, valid until when
 
     def forget(self) -> None:
@@ -81,13 +84,16 @@ class Alone:
         self._looked = self._given_up = -float("inf")
 
     def sent(self) -> None:
-        """Note that the stream so far is being sent. Later requests need scripts of their own in front."""
+        """Note that everything so far is being sent: later requests need scripts of their own in front."""
         self._fronted.clear()
 
     def ask(
         self, keys: Iterable[bytes], absent: Absent, replies: ReplySubstitution, now: float, *, everywhere: bool
     ) -> bytes | None:
         """Return the script to send next, or None if it is time for `clear_before`.
+
+        A slow reply still counts for the current request: otherwise a server or a proxy that is too busy to answer
+        within `AHEAD_MS` would never get to the request.
 
         Args:
             keys: the keys from which to remove due members.
@@ -97,14 +103,25 @@ class Alone:
             everywhere: whether to remove due members from all other keys too.
         """
         if self._unheard:
-            self._give_up(now)  # the reply has not come and will not
-        if self.has_given_up(now):
-            return None
-        everywhere = everywhere and self._names.slots is None  # a cluster node has an index for each slot
-        if everywhere and now >= self._looked:
+            self._give_up(now)  # no reply has come, and none will
+        script = None if self.has_given_up(now) else self._next(keys, absent, replies, now, everywhere=everywhere)
+        if script is None:
+            self._settled.clear()
+            self._has_looked = False
+        return script
+
+    def _next(
+        self, keys: Iterable[bytes], absent: Absent, replies: ReplySubstitution, now: float, *, everywhere: bool
+    ) -> bytes | None:
+        everywhere = everywhere and self._names.slots is None  # a cluster node has no single index to read
+        if everywhere and now >= self._looked and not self._has_looked:
             return self._look(replies, now)
         wanted = [*keys, *self._near] if everywhere else keys
-        unchecked = [key for key in dict.fromkeys(wanted) if self._checked.get(hash(key), 0) <= now]
+        unchecked = [
+            key
+            for key in dict.fromkeys(wanted)
+            if self._checked.get(hash(key), 0) <= now and hash(key) not in self._settled
+        ]
         if unchecked and now < self._patient:
             return self._clear(self._names.of_one_slot(unchecked[:KEYS_AT_ONCE]), replies, now)
         if everywhere and self._crowded and now < self._patient:
@@ -113,8 +130,10 @@ class Alone:
         return self._void(absent, replies, now) if absent else None
 
     def clear_before(self, keys: Iterable[bytes], replies: ReplySubstitution, now: float, *, everywhere: bool) -> bytes:
-        """Return the scripts that go directly in front of a request, for deadlines passed since `ask`; same
-        arguments."""
+        """Return the scripts that go directly in front of a request, for deadlines passed since `ask`.
+
+        The arguments are those of `ask`.
+        """
         self._voiding = None
         if self.has_given_up(now):
             return b""
@@ -161,7 +180,7 @@ class Alone:
     def have_few(self, keys: Iterable[bytes], now: float, *, asked: bool) -> bool | None:
         """Return whether the keys have so few deadlines that one front handles all of them; None if not known.
 
-        `asked`: whether the server has been asked for this request. If so, its answer counts, however old.
+        `asked`: whether the server was queried for this request. If so, the server's reply counts, however old.
         """
         few = True
         for key in keys:
@@ -172,7 +191,7 @@ class Alone:
         return few
 
     def take_count(self, keys: tuple[bytes, ...], now: float, reply: bytes) -> None:
-        """Take the reply to the script that `Removals.front` returned at `now`, in Unix ms."""
+        """Take the reply to a front of `Removals.front` that was put into the stream at `now`, in Unix ms."""
         if reply.startswith(b"*3"):
             _, deadlines, soon, gone = reply.split(b"\r\n", 3)
             if len(self._counts) >= _REMEMBERED:
@@ -185,7 +204,7 @@ class Alone:
             self._removals.refused(reply[1:-2])
 
     def has_given_up(self, now: float) -> bool:
-        """Return whether the server has just refused a removal on this connection."""
+        """Return whether a removal on this connection has failed in the last `GIVEN_UP_MS`."""
         return 0 <= now - self._given_up < GIVEN_UP_MS
 
     def _give_up(self, now: float) -> None:
@@ -233,6 +252,7 @@ class Alone:
             if self._crowded and not due:
                 self._patient = min(self._patient, now + PATIENCE_MS)
             self._looked = now + _LOOKED_MS
+            self._has_looked = True
 
         self._unheard = True
         arguments = [b"%d" % _LOOKED_MS, b"%d" % KEYS_AT_ONCE]
@@ -246,6 +266,7 @@ class Alone:
                 self._patient = math.inf
                 self._checked = {key: until for key, until in self._checked.items() if until > now}
                 self._checked.update(dict.fromkeys(map(hash, keys), now + AHEAD_MS))
+                self._settled.update(map(hash, keys))
             elif not gone:
                 self._patient = min(self._patient, now + PATIENCE_MS)
 

@@ -26,11 +26,11 @@ NOT_ANNOUNCED: Final = Refusal(
 )
 
 LOOKED_AHEAD: Final = 1 << 20
-"""How far to search for further requests behind the current one, in bytes."""
+"""How far to search for further requests after the current one, in bytes."""
 
 
 EXPECTED_AT_MOST: Final = 64
-"""How many requests of a transaction to look at in advance. The memory for their keys is not counted."""
+"""How many requests of a transaction to search in advance: few, because the memory for their keys is not counted."""
 
 _EXPIRING: Final = re.compile(
     rb"\n(P?EXPIREMEMBER(?:AT)?|(?:[HSZL]P?|FIELD)EXPIRE(?:AT)?|H[SG]ETEX|SADDEX)\r\n\$(\d{1,4})\r\n", re.IGNORECASE
@@ -48,8 +48,8 @@ def keys_expected(
     """Return the keys that may get deadlines from the transactions in a chunk.
 
     Requests queued earlier in the same transaction are then judged as if these keys had deadlines. Nothing is parsed: a
-    value that looks like such a request yields a superfluous key, which does no harm. So does a request without its
-    optional lifetime (`EX` …), if another request in the chunk has one.
+    value that looks like such a request adds a needless key, which does no harm. A request without its optional
+    lifetime (`EX` …) adds a needless key too, if another request in the chunk has a lifetime.
 
     Args:
         data: the bytes received.
@@ -80,7 +80,7 @@ class Announcing:
     """Finds the keys to which a connection's requests might give their first deadlines.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
         reader: the reader of the connection's requests.
         owner: the connection's pipeline.
@@ -103,14 +103,17 @@ class Announcing:
         self.expected: Set[bytes] = frozenset()
 
     def expect(self, data: bytes, *, more: bool) -> None:
-        """Note received bytes; `more`: whether they follow bytes that wait for their turn."""
+        """Update `expected` from received bytes; `more`: whether they follow bytes that wait for their turn."""
         found = keys_expected(
             data, in_transaction=self._standing.transaction is not None, lacks=self._ground.rewriter.lacks
         )
         self.expected = self.expected | found if more else found
 
     def question(self, command: Command | None, request: Request) -> Question | None:
-        """Ask to cover and announce the keys to which a request might give first deadlines; None if there are none."""
+        """Return the question that covers and announces the keys to which a request might give first deadlines.
+
+        None if there are no such keys.
+        """
         keys = self.unconfirmed(command, request)
         if not keys:
             return None
@@ -140,13 +143,13 @@ class Announcing:
         return keys if self._ground.rewriter.own.may_set(command, arguments) else []
 
     def _given_deadlines(self, command: Command, arguments: list[bytes]) -> list[bytes]:
-        """Return the keys to which a request gives deadlines if its arguments set any."""
+        """Return the keys to which a request gives deadlines, provided that its arguments set some."""
         if command.effect not in MARKING:
             return []
         keys = command.keys(arguments) or []
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
-        # A blind proxy does not know whether the source has deadlines: announcing would hold up every RENAME.
+        # A blind proxy does not know whether the source has deadlines; to announce would hold up every RENAME.
         return keys[-1:] if keys and self._coverage.is_certain(keys[0]) else []
 
     def keys_ahead(self) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""State of a connection over which another cluster node sends keys.
+"""Track the keys that another cluster node sends over one connection.
 
 Its tests: tests/test_cluster_moves.py.
 """
@@ -20,9 +20,9 @@ class Arriving:
     __slots__ = ("_awaited", "_made", "_unmade")
 
     def __init__(self) -> None:
-        self._awaited: set[bytes] = set()  # keys prepared for that have not yet arrived
-        self._made: set[bytes] = set()  # keys prepared for whose shadows have not yet arrived
-        self._unmade: set[bytes] = set()  # keys not prepared for, of which only the shadows have arrived
+        self._awaited: set[bytes] = set()  # keys that were prepared for and have not arrived yet
+        self._made: set[bytes] = set()  # keys that were prepared for, whose shadows have not arrived yet
+        self._unmade: set[bytes] = set()  # keys that were not prepared for, and whose shadows alone have arrived
 
     def come_with(self, shadow_of: bytes) -> None:
         """Note that a key's shadow is arriving."""

@@ -20,11 +20,11 @@ from proxy.session.voiding import Voiding
 from proxy.wire.request import encode
 
 WITHIN: Final = 1_000
-"""How many of a key's deadlines to check in a transaction, in front of a client's script that may add any member."""
+"""How many of a key's deadlines to check in a transaction, in front of a client's request that may add any member."""
 
 
 class Beside:
-    """Encodes the proxy's own requests that go in front of or behind a client's request.
+    """Encodes the proxy's own requests that go before or after a client's request.
 
     Args:
         names: the names of the proxy's own keys.
@@ -45,14 +45,14 @@ class Beside:
 
     def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
         """Return a no-op that the server refuses in a transaction exactly when it would refuse the client's request.
-        None if the script that replaces that request is refused in the same cases."""
+        None if the server refuses the script that replaces the request in the same cases."""
         terms = self._server.terms(command.name)
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None
         keys = command.keys(arguments) or [b""]
         if self._names.slots is not None and not keys[0]:
             return None
-        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no client's key is named like the prefix
+        index, nobody = self._names.index_for(keys[0]), self._names.prefix  # no key has the bare prefix as its name
         if terms.takes_memory or command.effect is Effect.EXPIRE:
             return encode([b"ZADD", index, b"XX", b"GT", b"-inf", nobody])
         return encode([b"ZREM", index, nobody])
@@ -78,8 +78,8 @@ class Beside:
     def clear_front(self, keys: Iterable[bytes]) -> bytes:
         """Return the request that removes due members from keys in front of a transaction's requests on them.
 
-        The keys are not declared to a cluster node: it would refuse the whole transaction if an argument that is no key
-        were in another node's slot.
+        The keys are not declared to a cluster node: it would refuse the whole transaction if an argument that is not
+        a key were in another node's slot.
         """
         terms = self._server.own_terms(writes=True, takes_memory=False)
         terms = terms._replace(declared=False)  # so the server refuses single writes, not the whole script
@@ -104,8 +104,7 @@ class Beside:
         """Return a write that changes nothing, so that WAIT or WAITAOF has a write of this connection to wait for."""
         if self._names.slots is None and waiting == b"WAIT":
             return encode([b"PUBLISH", self._names.written, b""])
-        # A PUBLISH is not in the append-only file, and since Redis 8.0 and Valkey 8.0 a cluster node does not replicate
-        # it.
+        # A PUBLISH is not in the append-only file, nor do cluster nodes replicate it since Redis 8.0 and Valkey 8.0.
         terms = self._server.own_terms(writes=True, takes_memory=False)
         return evaluation(terms, "write", [self._names.written], [])
 

@@ -33,7 +33,7 @@ class Changes:
     Args:
         coverage: the covered keys.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         without: does the engine's work on the client's own connection.
         strangers: judges requests before the login.
     """
@@ -50,7 +50,7 @@ class Changes:
         self._strangers = strangers
 
     def note(self, command: Command, request: Request) -> None:
-        """Note how a request that is sent may change the state."""
+        """Note how a request that is about to be sent may change the state."""
         standing, name = self._standing, command.name
         if command.effect in _ELSEWHERE:
             self._without.go_elsewhere()
@@ -66,7 +66,8 @@ class Changes:
                     asked = request.arguments[1] == b"3"
                     standing.greeted_in_resp3 |= asked
                     standing.subscriptions.greet(resp3=asked)
-            self._out.shut()  # not countable: Redis 8.0 and Valkey 8.0 omit a refused login's reply from EXEC's
+            # Replies within EXEC's reply cannot be counted: Redis 8.0 and Valkey 8.0 omit that of a refused login.
+            self._out.shut()
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
         if command.effect is Effect.DATABASE:
@@ -91,7 +92,8 @@ class Changes:
                 self._out.ask_first(_HELLO, standing.subscriptions.learn())
             standing.subscriptions.note(name, request.arguments[1:])
             self._out.wish_here(Wish.LISTENS)
-            self._out.shut()  # not countable: each channel gets a reply
+            # Replies within EXEC's reply cannot be counted: each channel gets one.
+            self._out.shut()
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":
                 standing.watched.add(request.arguments[1:])

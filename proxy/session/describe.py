@@ -36,14 +36,14 @@ MOST_WORDS: Final = 1_000
 """Maximum number of arguments of a request whose reply is amended: the reply is buffered whole."""
 
 LONGEST_PATTERN: Final = 32
-"""Maximum size of a pattern that is matched against the proxy's own commands, in bytes: twice their longest name. Any
-user can send one, and each of its bytes may be compared with each byte of a name."""
+"""Maximum size of a pattern that is matched against the proxy's own commands, in bytes: about twice their longest name.
+Any user can send a pattern, and each of its bytes may be compared with each byte of a name."""
 
 MOST_STARS: Final = 4
-"""Maximum number of stars in such a pattern: each adds a position to match from."""
+"""Maximum number of stars in such a pattern: each star adds a position to match from."""
 
 _REMEMBERED: Final = lru_cache(maxsize=4)
-"""The amended table of all commands is cached: amending takes milliseconds, and it is the same for every client."""
+"""Caches the amended table of all commands: amending takes milliseconds, and all clients get the same table."""
 
 Names = tuple[bytes, ...]
 """The proxy's own commands that the server lacks, in lower case."""
@@ -54,7 +54,7 @@ Amend = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """How to answer a request that describes the server.
+    """How to answer a request for a description of the server.
 
     Attributes:
         instead: the request to send instead; None for the request itself.
@@ -66,7 +66,7 @@ class Described:
 
 
 class Descriptions:
-    """Decides on requests that describe the server.
+    """Decides how to answer requests for descriptions of the server (COMMAND, INFO).
 
     Args:
         section: returns the lines of the proxy's section of INFO.
@@ -78,10 +78,10 @@ class Descriptions:
         self._has = has
 
     def of(self, arguments: list[bytes]) -> Described | None:
-        """Return what to do about a request, or None to leave it and its reply alone.
+        """Return how to answer a request; None to leave it and its reply alone.
 
         Args:
-            arguments: its arguments, the command's name first.
+            arguments: the request's arguments, the command's name first.
         """
         if len(arguments) > MOST_WORDS:
             return None
@@ -93,7 +93,7 @@ class Descriptions:
 
     def _info(self, sections: list[bytes]) -> Described | None:
         named = {section.lower() for section in sections}
-        # Redis shows the sections of modules in these cases.
+        # With `everything` or `modules` Redis shows the sections of modules: then show the proxy's too.
         if named.isdisjoint((SECTION, b"everything", b"modules")):
             return None
         return Described(amend=self._add_section)
@@ -112,12 +112,12 @@ class Descriptions:
 def instead(
     descriptions: Descriptions, standing: Standing, out: Outgoing, request: Request, *, askable: bool
 ) -> bytes | None:
-    """Return what to send instead of a request that describes the server, and have its reply amended.
+    """Return what to send instead of a request for a description of the server, and have the reply amended.
 
     Args:
         descriptions: decides what to send.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         request: the request.
         askable: whether the proxy's own requests may be put around the request.
 
@@ -145,7 +145,7 @@ def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
     Args:
         said: the reply, and pushes before or after it.
         amend: amends it.
-        crowded: whether `said` may contain further frames that are not pushes; if it does, nothing is amended.
+        crowded: whether `said` may contain further frames that are not pushes; if there are any, amend nothing.
     """
     if not crowded and not said.startswith(b">") and b"\r\n>" not in said:
         return amend(said)  # no need to split it, which takes milliseconds
@@ -157,7 +157,7 @@ def amend_only_reply(said: bytes, amend: Amend, *, crowded: bool) -> bytes:
 
 
 def _command(own: Names, arguments: list[bytes]) -> Described | None:
-    """Decide on a COMMAND."""
+    """Decide how to answer a COMMAND."""
     if len(arguments) == 1:
         return Described(amend=partial(_add_to_all, own))
     words = arguments[2:]
@@ -309,6 +309,6 @@ def _model_request(own: Names, words: list[bytes]) -> list[bytes] | None:
         model, arity = OWN[name].model, OWN[name].arity
         whole = len(words) == arity if arity > 0 else len(words) >= -arity
         writes = model == b"pexpire"
-        # As many arguments as the model accepts if their number is right, otherwise a number that it rejects.
+        # If the number of arguments is right, return as many as the model accepts; if not, a number that it rejects.
         return [model, *words[1:2] * (1 if writes or whole else 2), *([b"1"] if writes and whole else [])]
     return words[:2] if name in EXTENDED and len(words) == 3 else None

@@ -1,4 +1,4 @@
-"""Send a request that is not held: the request itself, a script instead, or an error to the client.
+"""Send a request that need not wait: forward it, replace it by a script, or give the client an error.
 
 Its tests: tests/test_session.py.
 """
@@ -34,16 +34,16 @@ _JOINED: Final = Next.JOINED
 
 
 class Dispatch:
-    """Sends the requests of one connection on, or their replacements.
+    """Sends the requests of one connection, or their replacements.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         changes: notes how requests change the connection's state.
         multi: opens and ends transactions.
-        hearing: notes CLIENT requests.
-        upload: requests that are sent on while they arrive.
+        hearing: sends CLIENT requests and notes their effects.
+        upload: tracks requests that are forwarded while they arrive.
         announcing: finds keys that may get first deadlines.
         without: does the engine's work on the client's own connection.
         remaining: answers TTL for users with limited permissions.
@@ -107,7 +107,7 @@ class Dispatch:
             command: the request's entry in the table.
             request: the request.
             now: the server's clock, in Unix ms.
-            having: the request's keys that have deadlines, if the server was asked.
+            having: the request's keys that have deadlines, if the server was queried.
         """
         if request.kind is Kind.HEAD:
             self._out.sign_before_last()
@@ -118,17 +118,17 @@ class Dispatch:
         if blocks:
             self._out.note_blocker()
         if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
-            self._out.wish_here(Wish.HEARD)  # even under a SKIP, which ends here, the server answers with messages
+            self._out.wish_here(Wish.HEARD)  # a SKIP ends here; SUBSCRIBE is confirmed all the same
 
     def _send_in_its_place(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
     ) -> None:
         standing, out, rewriter = self._standing, self._out, self._ground.rewriter
         askable = standing.askable
-        free = standing.next is _FREE  # the last request does not bind this one (CLIENT CACHING, ASKING)
+        free = standing.next is _FREE  # no CLIENT CACHING or ASKING applies to this request
         counts = command is not None and additions.is_count_by_script(command, request) and out.amends
         effect = None if command is None else command.effect
-        limited = standing.next is not _FREE and standing.limited  # the server cannot be asked in between
+        limited = standing.next is not _FREE and standing.limited  # then no query fits before this request
         joined = standing.next is _JOINED
         if effect is not Effect.CONNECTION or not joined:  # CLIENT CACHING stays valid across other CLIENT requests
             standing.next = _FREE
@@ -145,10 +145,10 @@ class Dispatch:
             return
         self._changes.note(command, request)
         if command.name == b"WAITAOF":
-            standing.unlike = True  # no shared connections any more
+            standing.unlike = True  # the client uses no shared connections from now on
         waits = effect is Effect.WAIT and standing.transaction is None and request.kind is Kind.WHOLE
         if waits and standing.shares and askable:
-            # The server waits for this connection's last write, so write after all of the client's writes.
+            # WAIT waits only for this connection's own last write: send one now, after the client's shared writes.
             standing.shares = False
             both = rewriter.beside.own_write(command.name) + request.raw
             out.replace(request, standing.replies_for_own().enclose(both, self._waited, replies=2))
@@ -162,7 +162,7 @@ class Dispatch:
             return
         confinement = standing.rights.confinement
         if confinement and ((own := is_own(command, request)) or effect is not Effect.EXPIRE):
-            # The server refuses all of these: its error must name the client's command, not EVAL.
+            # The server refuses this request: the error must name the client's command, not EVAL.
             out.replace(request, out.expect(standing.rights.confined(command.name), fails=True) if own else request.raw)
             return
         instead: bytes | Refusal | None
@@ -225,9 +225,9 @@ class Dispatch:
         return True
 
     def _waited(self, said: bytes) -> bytes:
-        """Return the reply to WAIT or WAITAOF, which a write preceded, and the pushes around it.
+        """Return the reply to WAIT or WAITAOF without the reply to the write before it, and the pushes around them.
 
-        If the server refused that write, it has not waited for all of the client's writes: so report that no replica
+        If the server refused that write, WAIT has not waited for all of the client's writes: so report that no replica
         has them. The client then no longer uses shared connections.
         """
         parts = frames(said)
@@ -248,7 +248,7 @@ class Dispatch:
             and out.takes_asides
             and (transaction.follows_writes or command.effect is Effect.COUNT)
         ):
-            # Earlier queued requests, or other clients, may remove members that this one adds unchecked.
+            # Earlier queued requests, or other clients, may remove members that this request adds unchecked.
             absent = additions.absent(self._ground.coverage, command, request, limited=standing.limited)
             for key, members in absent:
                 out.put_aside(self._ground.rewriter.beside.void(key, members))
@@ -258,9 +258,9 @@ class Dispatch:
 
 
 def _of_bracketed(said: bytes) -> bytes:
-    """Return the reply to the middle request of a transaction of three, and the pushes around the replies.
+    """Return the reply to the middle one of three requests in a transaction, and the pushes around the replies.
 
-    If the user may not run MULTI, the three ran one after the other.
+    If the user may not run MULTI, the three ran one after the other, without a transaction.
     """
     parts = frames(said)
     pushes = [part for part in parts if part[:1] == b">"]

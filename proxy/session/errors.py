@@ -1,4 +1,5 @@
-"""Errors for requests that are refused and streams that cannot go on.
+"""Errors for requests that are refused and streams that cannot go on. The texts of refusals are where the refusals are
+decided: in rewrite.py, own_commands.py, announcing.py and hearing.py.
 
 Its tests: tests/test_session.py.
 """
@@ -21,7 +22,7 @@ class RefusedAtItsHeadError(Exception):
 
     Attributes:
         beginning: the part of the request to send.
-        reply: the server's error line for it.
+        reply: the error line that the server would send.
     """
 
     def __init__(self, what: str, beginning: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Put scripts in front of requests, in the same write: they remove due members and void deadlines of absent ones.
+"""Put scripts in front of requests, in the same write: they remove due members and void deadlines of absent members.
 
 Its tests: tests/test_lives.py.
 """
@@ -39,14 +39,15 @@ _FREE: Final = Next.FREE
 class Fronts:
     """Puts fronts before the requests of one connection.
 
-    A request gets a front only if a recent front has shown that its keys have few deadlines, and few that are due soon.
-    For other keys the engine does all the work.
+    A request gets a front if the reply to a recent front has shown that the request's keys have few deadlines, and few
+    that are due soon. If that is not known, a front is sent first, and the request is held until the front's reply. For
+    keys with many deadlines the engine does all the work.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
-        without: makes the fronts.
+        out: the stream to the server.
+        without: knows how many deadlines keys have.
     """
 
     __slots__ = ("_coverage", "_ground", "_out", "_standing", "_without")
@@ -59,7 +60,7 @@ class Fronts:
         self._without = without
 
     def may_be_put(self, now: float) -> bool:
-        """Return whether a script can go directly before the next request without the client noticing it."""
+        """Return whether a script can go directly before the next request without the client noticing the script."""
         standing, alone = self._standing, self._without.alone
         return (
             not alone.has_given_up(now)
@@ -72,7 +73,7 @@ class Fronts:
     def question(
         self, command: Command | None, request: Request, absent: Absent, now: float, *, asked: bool
     ) -> Question | None:
-        """Put the front before the next request. Call only if `may_be_put`.
+        """Put a front before the next request if it needs one. Call only if `may_be_put`.
 
         Args:
             command: the request's entry in the table.
@@ -113,15 +114,15 @@ class Fronts:
                 )
                 self._out.append(ground.removals.front(keys, len(voided))[0])
                 return Question(replied=True, again=True) if few is None else None
-        if absent and not asked:
-            return Question(replied=True, again=True)  # earlier requests may remove members that this one adds again
+        if absent and not asked:  # earlier requests may remove members that this request adds again
+            return Question(replied=True, again=True)
         due = tuple(
             key for key in covered if not coverage.cleared.holds(key, now, ground.rewriter.marks.alarm.set_lately)
         )
         return Question(due=due, absent=tuple(absent)) if due or absent else None
 
     def _before_watched(self, now: float) -> None:
-        """Before a transaction begins, remove due members from watched keys, and ask for their next deadline."""
+        """Before a transaction begins, remove due members from watched keys and read their next deadlines."""
         alone, names, watched = self._without.alone, self._ground.names, self._standing.watched
         keys = tuple(self._coverage.among(watched.keys)[:KEYS_AT_ONCE])
         if not keys or self._are_moving(keys):
@@ -147,7 +148,7 @@ class Fronts:
             now: the server's clock, in Unix ms.
 
         Returns:
-            Whether they have been sent on.
+            Whether the requests have been sent.
 
         Raises:
             TypeError, AttributeError: an element of a request is not bytes.

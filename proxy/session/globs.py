@@ -15,7 +15,7 @@ _BACKSLASH: Final = 0x5C
 _DASH: Final = 0x2D
 
 LONGEST: Final = 256
-"""Maximum size of a pattern that is matched byte by byte: any user may send one."""
+"""Maximum size, in bytes, of a pattern that is matched byte by byte: any user may send one."""
 
 
 def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
@@ -55,7 +55,7 @@ def may_match_beginning(pattern: bytes, beginning: bytes) -> bool:
 
 
 def matches(pattern: bytes, name: bytes) -> bool:
-    """Return whether a pattern matches a name, as the server's `stringmatchlen` says.
+    """Return whether a pattern matches a name, as the server's `stringmatchlen` does.
 
     Takes at most as many steps as the product of their lengths.
 
@@ -89,7 +89,7 @@ def matches(pattern: bytes, name: bytes) -> bool:
 
 
 def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
-    """Return the given positions in a pattern, and those that follow when stars at them match nothing."""
+    """Return the given positions in a pattern, and the positions that follow when stars there match nothing."""
     passed = set(places)
     for position in places:
         while position < len(pattern) and pattern[position] == _STAR and position + 1 not in passed:
@@ -99,7 +99,7 @@ def _passing_stars(pattern: bytes, places: set[int]) -> set[int]:
 
 
 def _class(pattern: bytes, position: int, byte: int) -> tuple[int | None, bool]:
-    """Read a class after its bracket: return its end (None if it has none), and whether it contains the byte."""
+    """Read a class after its opening bracket: return its end (None if unclosed), and whether it contains the byte."""
     negated = pattern[position : position + 1] == b"^"
     position += negated
     found = False

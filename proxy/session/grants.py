@@ -2,8 +2,9 @@
 
 Its tests: tests/test_presumed.py.
 
-In a transaction no script can be tried first on the client's connection. Only simple rules are understood: all commands
-but some, and patterns for keys. For users with other rules the server is asked whether keys have deadlines.
+Transactions need this: in them no script can be tried first on the client's connection. Only simple rules are
+understood: all commands but some, and patterns for keys. For users with other rules the proxy asks the server whether
+keys have deadlines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NEEDED: Final = frozenset(b"eval exists time unlink select zadd zrem zrangebysc
 """Commands that the scripts run, besides the client's own, on keys without deadlines."""
 
 DANGEROUS: Final = frozenset(b"sort restore restore-asking migrate keys".split())
-"""Those commands that scripts replace and that the rules in `_SMALL` forbid."""
+"""Commands that scripts replace and that the rules in `_SMALL` forbid."""
 
 _SMALL: Final = frozenset((b"-@dangerous", b"-@admin"))
 """Rules that forbid no relevant command except those of `DANGEROUS`."""
@@ -30,7 +31,7 @@ _SPECIAL: Final = re.compile(rb"[*?\[\\]")
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What a user may do: everything but some commands, on the keys that match some patterns.
+    """A user's permissions: every command but some, on the keys that match some patterns.
 
     Attributes:
         without: the names of the forbidden commands, in lower case.
@@ -48,8 +49,8 @@ class Grants:
 
 
 def _fits(pattern: bytes, name: bytes) -> bool:
-    """Return whether a pattern certainly matches a name. Only `name` and `beginning*` are tried: others would take
-    long."""
+    """Return whether a pattern certainly matches a name. Only `name` and `beginning*` are tried: other patterns
+    would take long."""
     beginning, last = pattern[:-1], pattern[-1:]
     if _SPECIAL.search(beginning):
         return False
@@ -57,7 +58,7 @@ def _fits(pattern: bytes, name: bytes) -> bool:
 
 
 def read_grants(rules: Iterable[bytes]) -> Grants | None:
-    """Return what a user may do; None if the rules are not simple ones.
+    """Return a user's permissions; None if the rules are not simple ones.
 
     Args:
         rules: the words of the user's line in the reply to ACL LIST, from the fourth on.

@@ -1,4 +1,4 @@
-"""What all sessions of a process share.
+"""The objects that all sessions of a process share.
 
 Its tests: tests/test_session.py.
 """
@@ -30,29 +30,29 @@ BLOCKERS: Final[set[bytes]] = set()
 
 
 class Ground:
-    """What all sessions of a process share.
+    """The objects that all sessions of a process share.
 
     Args:
         rewriter: replaces requests.
         coverage: the covered keys.
-        request_limit: maximum size of a request that must be buffered before it can be judged.
+        request_limit: maximum size, in bytes, of a request that must be buffered before it can be judged.
         guarded: whether to refuse requests that name the proxy's own keys.
-        refused: called with the server's error if it refuses a removal on a client's connection.
+        refused: called with the server's error when the server refuses a removal on a client's connection.
         section: returns the lines of the proxy's section of INFO.
         now: returns the latest possible server time, in Unix ms.
 
     Attributes:
         names: the names of the proxy's own keys.
-        prefix: the beginning of those names.
+        prefix: the beginning of the names of the proxy's own keys.
         now: returns the latest possible server time, in Unix ms.
         batch: parses chunks of plain requests.
-        checks: the checks of chunks before anything is parsed.
-        frequent: matches the most frequent requests that name no reserved name.
+        checks: decides, before anything is parsed, whether a chunk can be forwarded unchanged.
+        frequent: matches the most frequent requests if they contain no reserved name.
         lines: finds inline requests that can be forwarded unchanged.
         removals: encodes the scripts that remove due members on clients' own connections.
-        streams: the requests that are sent on while they arrive.
+        streams: the uploads and long pipelines of all connections.
         descriptions: adds the proxy to the replies to COMMAND and INFO.
-        turns: how much of one connection is judged at once.
+        turns: limits how much of one connection is judged at once.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Ground:
 
     @property
     def metrics(self) -> Metrics:
-        """Where requests are counted."""
+        """The counters of requests."""
         return self.rewriter.metrics
 
     @property
     def long_lists(self) -> set[bytes]:
-        """As `Checks.long_lists`."""
-        return self.checks.long_lists
+        """As `Joinable.long_lists`."""
+        return self.checks.joinable.long_lists
 
     def command(self, name: bytes) -> Command | None:
-        """Look a command up by the name that a client sent, and learn which names are plain."""
+        """Look up a command by the name that a client sent; add that name to `PLAIN` or `BLOCKERS` if possible."""
         upper = name.upper()
         command = self.rewriter.command(upper)
         if name in PLAIN or name in BLOCKERS:
@@ -107,5 +107,5 @@ class Ground:
         return command
 
     def may_block(self, name: bytes) -> bool:
-        """Return whether a command may block, by the name that a client sent."""
+        """Return whether a command may block; `name`: as a client sent it."""
         return name not in PLAIN and self.rewriter.server.may_block(name.upper())

@@ -1,4 +1,4 @@
-"""Note CLIENT REPLY, by which a client turns replies off and on, and requests that affect only the next one.
+"""Track CLIENT REPLY, which turns replies off and on, and requests that affect only the next one.
 
 Its tests: tests/test_strangers.py.
 """
@@ -22,18 +22,18 @@ _CACHING: Final = {word: encode([b"CLIENT", b"CACHING", word]) for word in (b"YE
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
-    """Return whether a request must stay directly in front of the next one: the proxy's own requests go before both."""
+    """Return whether a request must stay directly in front of the next one, so that the proxy's own go before both."""
     first = arguments[0].upper()
     caches = first == b"CLIENT" and len(arguments) > 2 and arguments[1].upper() == b"CACHING"
     return caches or first == b"ASKING"
 
 
 class Hearing:
-    """Notes what CLIENT requests and ASKING change on one connection.
+    """Tracks the changes that CLIENT requests and ASKING make on one connection.
 
     Args:
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
     """
 
     __slots__ = ("_caching", "_opening", "_out", "_standing", "_wants_all")
@@ -42,13 +42,13 @@ class Hearing:
         self._standing = standing
         self._out = out
         self._caching = b""  # the last CLIENT CACHING request
-        self._wants_all = False  # whether the open transaction ends a silence
+        self._wants_all = False  # whether the open transaction turns replies on again
         self._opening = Opening()  # the open transaction's MULTI, which the server may refuse
 
     def send(self, request: Request, *, joined: bool) -> Refusal | None:
         """Send a CLIENT request, or ASKING, and note what it changes.
 
-        `joined`: whether the request comes between CLIENT CACHING and the one to which that applies.
+        `joined`: whether the request comes between a CLIENT CACHING and the request to which that applies.
 
         Returns:
             The error to give the client; None if the request was sent.
@@ -75,7 +75,7 @@ class Hearing:
     def send_of_stranger(self, request: Request) -> bool:
         """Send a CLIENT REPLY of a client that may not have logged in; return False for any other request.
 
-        The server may no longer require a login; then it would obey the request itself and be silent.
+        The server may no longer require a login; then it would obey a forwarded request and stop sending replies.
         """
         wish = self._wish_of(request)
         if wish is None:
@@ -116,8 +116,8 @@ class Hearing:
         self._out.wish_here(Wish.BEGINS, self._opening)
 
     def end_transaction(self, *, runs: bool) -> None:
-        """Note the end of the open transaction. If it `runs` and contains CLIENT REPLY ON, a silence is over after the
-        reply to EXEC."""
+        """Note the end of the open transaction. If the transaction `runs` and contains CLIENT REPLY ON, replies are on
+        again after the reply to EXEC."""
         if runs:
             self._out.wish_here(Wish.RAN if self._wants_all else Wish.HEARD)
         self._wants_all = False
@@ -125,7 +125,7 @@ class Hearing:
     def start_anew(self) -> None:
         """Note that a RESET has been sent, which turns all replies on again and logs the client out.
 
-        Only replies behind the sign that follows the RESET can prove another login.
+        Only replies after the sign that follows the RESET can prove another login.
         """
         if self._standing.replies.silence.suspected:
             self._out.wish_here(Wish.ANEW)

@@ -1,4 +1,4 @@
-"""The identity of a connection, read from CLIENT INFO. Clients with the same identity may share connections.
+"""Read the identity of a connection from CLIENT INFO. Clients with the same identity may share connections.
 
 Its tests: tests/test_sharing.py.
 """
@@ -15,8 +15,8 @@ ORDINARY: Final = (b"N", b"U")
 
 _FIELD: Final = re.compile(rb"([a-z-]+)=([^ \r\n]*)")
 _NOUGHT: Final = {b"sub": b"0", b"psub": b"0", b"ssub": b"0", b"watch": b"0"}
-"""Fields for state on which replies depend, with their values in the ordinary state; older servers lack some. An open
-transaction shows in the flags: `multi` counts queued requests, and is 0 or -1 afterwards."""
+"""Fields for state on which replies depend, with their values in the ordinary state; older servers lack some. The field
+`multi` is left out: it is 0 or -1 after a transaction, and an open transaction shows in the flags."""
 
 
 class Identity(NamedTuple):

@@ -1,4 +1,4 @@
-"""Find out what the engine has to do before a request may be sent.
+"""Find out what the engine must do before a request may be sent.
 
 Its tests: tests/test_lives.py.
 """
@@ -29,14 +29,14 @@ ARRIVALS_AHEAD: Final = 64 * 1024
 
 
 class Inquiry:
-    """Finds out what has to be done before the requests of one connection may be sent.
+    """Finds out what the engine must do before the requests of one connection may be sent.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
         without: does the engine's work on the client's own connection.
         announcing: parses the requests after the current one.
-        out: what goes upstream.
+        out: the stream to the server.
         fronts: puts scripts in front of requests.
     """
 
@@ -74,11 +74,11 @@ class Inquiry:
         self._arriving: Arriving | None = None  # set once another cluster node has sent keys
 
     def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """Return what has to be done before a request is sent.
+        """Return the work that must be done before a request is sent; None if there is none.
 
         Called in a transaction too, and again before its EXEC, because the server may have refused the MULTI.
 
-        `replied`: whether the client's earlier requests have been answered meanwhile.
+        `replied`: whether the client's earlier requests have been answered since this one came.
         """
         coverage, standing, without = self._coverage, self._standing, self._without
         if without.unaided:
@@ -98,6 +98,7 @@ class Inquiry:
         everywhere = command is not None and command.everywhere(request.arguments)
         if transaction is not None:
             return self._of_transaction(transaction, command, request, everywhere=everywhere)
+        everywhere = everywhere and not coverage.cleared.holds(None, now, self._alarm.set_lately)
         absent = (
             additions.absent(coverage, command, request, limited=limited, amends=self._out.amends) if command else []
         )
@@ -114,12 +115,13 @@ class Inquiry:
         if is_indifferent(request.arguments) and not absent:
             return None
         due = coverage.among(self._rewriter.named(command, request.arguments))
-        if coverage.blind:  # it is not known whether other keys have deadlines
+        if coverage.blind:  # whether other keys have deadlines is not known
             due, absent = list(filter(coverage.is_certain, due)), [one for one in absent if coverage.is_certain(one[0])]
             everywhere = False
         due = [key for key in due if not coverage.cleared.holds(key, now, self._alarm.set_lately)]
         unclear: tuple[bytes, ...] = ()
-        reply = bool(absent or leftover) and standing.askable  # earlier requests may remove members that this one adds
+        # Earlier requests may remove members that this request adds.
+        reply = bool(absent or leftover) and standing.askable
         if limited and command is not None:
             unclear = self._unclear(command, request)
             # Earlier requests may give the unclear keys deadlines.
@@ -140,7 +142,7 @@ class Inquiry:
     def _of_transaction(
         self, transaction: Transaction, command: Command | None, request: Request, *, everywhere: bool
     ) -> Question | None:
-        """Return what has to be done before a request is queued, or before EXEC.
+        """Return the work that must be done before a request is queued, or before EXEC; None if there is none.
 
         For most keys this is done by scripts queued in front of the requests that name them.
         """
@@ -152,13 +154,13 @@ class Inquiry:
             named = coverage.among(self._rewriter.named(command, request.arguments))
             due = tuple(key for key in named if key not in own)
             if self._standing.limited and command is not None:
-                # The request needs a script only if its keys have deadlines, and this user may not run one.
+                # If the keys have deadlines, the request needs a script that this user may not run: find out.
                 unclear = self._unclear(command, request)
                 if due or everywhere or unclear:
                     return Question(due=due, everywhere=everywhere, unclear=unclear)
                 return None
             if self._out.can_put_aside or is_indifferent(request.arguments):
-                return None  # scripts queued in front of the request do it
+                return None  # a script queued in front of the request removes due members
             return Question(due=due, everywhere=everywhere) if due or everywhere else None
         due = tuple(dict.fromkeys([*coverage.among(watched.keys), *coverage.among(transaction.names - own)]))
         absent = tuple((key, None) for key in transaction.blind_keys)
@@ -171,8 +173,8 @@ class Inquiry:
     def _unclear(self, command: Command, request: Request) -> tuple[bytes, ...]:
         """Return the keys that decide whether a request of a user with limited permissions needs a script.
 
-        Empty if the user certainly may run the script: then it is always used, as the keys might have deadlines when it
-        runs.
+        Empty if the user certainly may run the script. Then a script always replaces the request, because the keys
+        might have deadlines by the time it runs.
         """
         keys = tuple(filter(self._coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
         names = self._rewriter.needed(command, request) if keys else None

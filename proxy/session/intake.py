@@ -19,7 +19,7 @@ from proxy.session.fronts import Fronts
 from proxy.session.ground import BLOCKERS, PLAIN, Ground
 from proxy.session.judge import Judge
 from proxy.session.outgoing import Outgoing
-from proxy.session.plain import FREE, FREE_OF_BLIND, LARGEST, PURE
+from proxy.session.plain import FREE, FREE_OF_BLIND, LARGEST, MULTI, PURE
 from proxy.session.question import Question
 from proxy.session.reads import Reads
 from proxy.session.standing import Next, Standing
@@ -33,7 +33,7 @@ from proxy.wire.request import ARGUMENT_SIZE, COUNT_LIMIT, Kind, Request, Reques
 from proxy.wire.runs import LEAST
 
 TAIL_LIMIT: Final = 16 * 1024
-"""Maximum size of an incomplete request that is parsed again with the next chunk; beyond that the reader takes over."""
+"""Maximum size, in bytes, of an incomplete request to parse again with the next chunk; the reader takes longer ones."""
 
 _STAR: Final = 0x2A
 _ARRAY: Final = b"\r\n*"
@@ -66,7 +66,7 @@ class PendingChunks:
         self.size += len(data)
 
     def take(self, most: int) -> bytes:
-        """Return up to `most` bytes of the first chunk."""
+        """Remove and return up to `most` bytes of the first chunk."""
         data = self.pieces.popleft()
         self.size -= len(data)
         if len(data) > most:
@@ -75,7 +75,7 @@ class PendingChunks:
         return data
 
     def take_all(self) -> bytes:
-        """Return all bytes."""
+        """Remove and return all bytes."""
         data = b"".join(self.pieces)
         self.pieces.clear()
         self.size = 0
@@ -86,16 +86,16 @@ class Intake:
     """Receives the stream of one client.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         reader: reads requests one by one.
         judge: judges each request.
-        reads: the reads under way.
+        reads: the guarded reads under way.
         fronts: puts scripts in front of requests.
         together: combines requests into script calls.
-        upload: requests that are sent on while they arrive.
-        announcing: gets the bytes after the request that is being judged.
+        upload: tracks requests that are forwarded while they arrive.
+        announcing: searches the bytes after the request that is being judged.
         without: does the engine's work on the client's own connection.
     """
 
@@ -154,20 +154,20 @@ class Intake:
 
     @property
     def unfinished(self) -> bool:
-        """Whether received requests can be judged now, by `go_on`."""
+        """Whether `go_on` has received requests to judge."""
         return self._stopped or bool(self._waiting.pieces)
 
     @property
     def held(self) -> int:
-        """About how many bytes are taken by requests that have been received but not sent on."""
+        """About how many bytes of memory the received but unsent requests take."""
         request = self._judge.pending
         pending = len(request.raw) + ARGUMENT_SIZE * len(request.arguments) if request else 0
         return self.reader.memory + len(self._tail) + self._waiting.size + pending
 
     @property
     def is_in_part(self) -> bool:
-        """Whether the server has received only part of a request: false while the head is held, true while a later part
-        is."""
+        """Whether the server has received only part of a request: false while a head is held, true while a later part
+        is held."""
         if self._judge.pending is not None:
             return self._judge.pending.kind is Kind.BODY
         return self.reader.within
@@ -197,7 +197,7 @@ class Intake:
         return self._receive_slice(now) if len(self._waiting.pieces) == 1 else b""
 
     def keep(self, data: bytes) -> None:
-        """Take bytes to be judged later, by `go_on`."""
+        """Keep bytes for `go_on` to judge later."""
         if self._exact:
             self.reader.feed(data)
             self._stopped = self._judge.question is None
@@ -212,7 +212,7 @@ class Intake:
         return self._receive_slice(now)
 
     def rest(self) -> bytes:
-        """Return the received part of a request that will not be completed: the stream has ended."""
+        """Remove and return the received bytes that are left: the stream has ended, perhaps within a request."""
         rest, self._tail = self._tail, b""
         return (rest or self.reader.rest()) + self._waiting.take_all()
 
@@ -257,7 +257,7 @@ class Intake:
         return self._go_through(data, front, now)
 
     def _go_behind_lines(self, data: bytes, end: int, now: float) -> bytes:
-        """Forward inline requests unchanged; let a long rest wait for its turn."""
+        """Forward inline requests unchanged; a long remainder waits for the next turn."""
         self._out.append(data[:end])
         self.reader.past_first = True
         rest = data[end:]
@@ -325,6 +325,8 @@ class Intake:
         try:
             if whole and requests[0][0] in PURE and self._guard(requests, data, now):
                 return self.take_out()
+            if whole and requests[0][0] in MULTI and self._together.take_transaction(requests, data, now):
+                return self.take_out()
             if self._is_plain(requests, data):
                 end = len(data) if whole else sum(map(request_size, requests))
                 self._out.append(data[:end])
@@ -366,7 +368,7 @@ class Intake:
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:
         position = 0
-        # Check all before judging any: judging has effects and cannot be repeated by the reader.
+        # Check all before judging any: judging has effects, so the reader could not judge a request again.
         for request in requests:
             if set(map(type, request)) != {bytes}:
                 raise TypeError
@@ -395,8 +397,8 @@ class Intake:
         if not tail or (progress and len(tail) <= TAIL_LIMIT and not self._standing.is_stranger and _ARRAY not in tail):
             self._tail = tail
             return self.take_out()
-        # No request was complete, or this one is long or may contain an array: the reader resumes where it stopped, and
-        # detects at once what the server would reject.
+        # No request was complete, or the tail is long or may contain an array: use the reader. It resumes where it
+        # stopped, and detects at once what the server would reject.
         return self._switch_to_exact(tail, now)
 
     def _switch_to_exact(self, data: bytes, now: float) -> bytes:
@@ -453,7 +455,7 @@ class Intake:
             if head is not None:
                 self._judge.judge(head, now)
         elif reader.oversized and reader.count <= COUNT_LIMIT:
-            # The length of an argument is too large, not their number: let the server reject it.
+            # An argument is too long, but their number is allowed: let the server reject the request.
             beginning = reader.refused(at_count=False)
             raise self.refused_at_its_head("invalid bulk length", beginning)
         elif reader.oversized and not self._ground.rewriter.takes_many_arguments:

@@ -1,4 +1,4 @@
-"""Judge each request: hold it behind a question, or dispatch it.
+"""Judge each request: hold it until a question is answered, or dispatch it.
 
 Its tests: tests/test_session.py.
 """
@@ -36,21 +36,21 @@ class Judge:
     """Judges the requests of one connection.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         reader: the reader of the connection's requests.
-        dispatch: sends requests on, or their replacements.
-        reads: the reads under way.
+        dispatch: sends requests, or their replacements.
+        reads: the guarded reads under way.
         announcing: finds keys that may get first deadlines.
-        inquiry: finds out what the engine has to do.
+        inquiry: finds out what the engine must do.
         without: does the engine's work on the client's own connection.
         strangers: judges requests before the login.
         remaining: answers TTL for users with limited permissions.
-        upload: requests that are sent on while they arrive.
+        upload: tracks requests that are forwarded while they arrive.
 
     Attributes:
-        question: what must be done before the connection can go on; None if nothing.
+        question: the work that must be done before the connection can go on; None if there is none.
         pending: the request that waits for the answer, if any.
     """
 
@@ -101,7 +101,7 @@ class Judge:
         self._upload = upload
         self.question: Question | None = None
         self.pending: Request | None = None
-        self._replied = False  # whether earlier requests had been answered when `question` was asked
+        self._replied = False  # whether earlier requests had been answered when `question` was set
 
     def take(self) -> tuple[Question | None, Request | None]:
         """Return and clear the question, whether or not it could be answered, and the request that waits for it."""
@@ -110,13 +110,13 @@ class Judge:
         return taken
 
     def judge(self, request: Request, now: float, *, replied: bool = False, having: Set[bytes] | None = None) -> None:
-        """Send a request on, refuse it, or ask the question that must be answered first.
+        """Send a request, refuse it, or hold it and set the question that must be answered first.
 
         Args:
             request: the request.
             now: the server's clock, in Unix ms.
             replied: whether the client's earlier requests have been answered since this one came.
-            having: its keys that have deadlines, if the server was asked.
+            having: its keys that have deadlines, if the server was queried.
         """
         standing = self._standing
         if standing.end is _QUIT or standing.is_link or request.kind in (Kind.BODY, Kind.BROKEN):
@@ -156,7 +156,7 @@ class Judge:
         without = self._without
         if not stranger and self._reads.guard_one(request, now):
             return
-        # Most requests have no reason to wait: a condition is cheaper than a call.
+        # Most requests have no reason to wait, so check conditions here: that is cheaper than calls.
         question = (
             (self._strangers.question(command, request, now) if stranger else None)
             or (self._behind_reads(command, request) if self._reads.under_way and not replied else None)
@@ -190,8 +190,7 @@ class Judge:
         standing.end = End.BROKEN
 
     def _pass(self, part: Request, now: float) -> None:
-        """Send on, unjudged, a later part of a request, invalid bytes, or whatever follows a QUIT or CLUSTER
-        SYNCSLOTS."""
+        """Send without judging: a later part of a request, invalid bytes, or bytes after QUIT or CLUSTER SYNCSLOTS."""
         if part.kind is Kind.BODY and not self._reader.within:
             self.question = self._upload.last_look()
         if self.question is None:
@@ -200,13 +199,13 @@ class Judge:
             self.pending = part
 
     def _behind_reads(self, command: Command | None, request: Request) -> Question | None:
-        """Ask to wait for reads under way that a request may disturb."""
+        """Return a question that waits for reads under way, if a request may disturb them."""
         return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
 
     def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """If a script might replace a request, ask the server for the user's permissions. Not within a transaction.
+        """If a script might replace a request, query the server for the user's permissions. Not within a transaction.
 
-        If the server has `replied` for this request, the answer is valid however long it took.
+        If the server has `replied` for this request, its answer is valid however long the reply took.
         """
         rights = self._standing.rights
         if not self._standing.askable or not rights.unsure(now) or (replied and not rights.unasked):
@@ -230,9 +229,9 @@ class Judge:
         return self._ground.coverage.shared or bool(self._announcing.expected)
 
     def _permission(self, command: Command | None, request: Request) -> Question | None:
-        """Ask whether a user with limited permissions may give keys deadlines, before other clients are affected.
+        """Query whether a user with limited permissions may give keys deadlines, before other clients are affected.
 
-        If that is not possible, `judge` asks afterwards whether the keys have got any.
+        If that is not possible, `judge` finds out afterwards whether the keys have got deadlines.
         """
         standing = self._standing
         if standing.transaction is not None or standing.login is _STRANGER:
@@ -254,7 +253,7 @@ class Judge:
         return Question(replied=True, again=True)
 
     def _time_left(self, command: Command | None, request: Request) -> Question | None:
-        """Ask for what `Remaining` needs to answer TTL for a user with limited permissions."""
+        """Query the server for the data with which `Remaining` answers TTL for a user with limited permissions."""
         asked = self._remaining.question(command, request)
         if asked is None:
             return None
@@ -280,6 +279,6 @@ class Judge:
         """Refuse a request, because a key cannot get its first deadline now."""
         self._without.unaided = False
         if command is not None and command.effect is Effect.EXEC:
-            self._dispatch.send(command, request, now)  # EXEC is sent all the same: `Multi` makes the transaction fail
+            self._dispatch.send(command, request, now)  # send EXEC anyway: `Multi` makes the transaction fail
         else:
             self._dispatch.refuse(request, NOT_ANNOUNCED)

@@ -1,9 +1,9 @@
-"""Tell whether a client could lose a reply that it wants if its half close were forwarded now.
+"""Find out whether a client could lose a reply that it wants if its half close were forwarded now.
 
 Its tests: tests/test_silence.py.
 
-On a half close the server drops the replies that it has not sent yet. As it is never silent, these may be large replies
-that the client has turned off, and behind them one that the client wants.
+On a half close the server drops the replies that it has not sent yet. Until then it sends all replies, and the proxy
+drops those that the client has turned off. So a wanted reply may still wait in the server behind large unwanted ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.wire.pieces import Wish
 
 
 class Loss:
-    """What one client could lose, by the order of its requests.
+    """Tracks whether one client could lose a wanted reply, given the order of its requests.
 
     Args:
         standing: the state of the connection.
@@ -25,9 +25,9 @@ class Loss:
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
-        self._mixed = -1  # number of the first sign after the last place where a wanted reply may follow unwanted ones
-        self._behind = -1  # the place right behind a SKIP in the bytes to be sent next
-        self._reached = -1  # number of the last sign received that was sent before a request that may block
+        self._mixed = -1  # number of the first sign after replies last became wanted again
+        self._behind = -1  # the place right after a SKIP in the bytes to be sent next
+        self._reached = -1  # number of the last answered sign before a request that may block
 
     @property
     def is_possible(self) -> bool:
@@ -40,21 +40,21 @@ class Loss:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether no sign has been answered yet behind the last place where a wanted reply may follow unwanted ones."""
+        """Whether replies have become wanted again, and no sign sent since has been answered."""
         return self._mixed >= self._standing.replies.settled
 
     @property
     def has_reached_blocker(self) -> bool:
-        """Whether the server has sent everything up to a request that may block, and nothing since."""
+        """Whether the server has sent all replies up to a request that may block, and nothing since."""
         return self._reached >= 0 and self._standing.replies.comes_last == self._reached
 
     @property
     def awaits_next(self) -> bool:
-        """Whether a SKIP was sent last: the request that follows it has to be noted."""
+        """Whether a SKIP was sent last: the next request must be noted."""
         return self._behind >= 0
 
     def reach(self) -> Callable[[], None]:
-        """Return the callback for the next sign, which stands in front of a request that may block."""
+        """Return the callback for the next sign, which precedes a request that may block."""
         number = self._standing.replies.next_number
 
         def found() -> None:
@@ -73,7 +73,7 @@ class Loss:
 
         Args:
             wish: the wish.
-            place: the place behind it.
+            place: the place after it.
         """
         if wish is Wish.SKIP:
             self._behind = place

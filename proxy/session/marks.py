@@ -15,7 +15,7 @@ from proxy.session.transaction import Transaction
 
 
 class Marks:
-    """Tells the sweeper about new deadlines, and covers keys to which a transaction is about to give deadlines.
+    """Notifies the sweeper of new deadlines, and covers keys to which a transaction is about to give deadlines.
 
     Args:
         names: the names of the proxy's own keys.
@@ -31,12 +31,12 @@ class Marks:
         self.alarm = Alarm()
 
     def expect(self, keys: Iterable[bytes], deadline: float) -> None:
-        """Note that keys get deadlines, of which `deadline`, in Unix ms, is the earliest: the sweeper wakes then."""
+        """Note that keys get deadlines. The sweeper wakes at the earliest of them: `deadline`, in Unix ms."""
         self.alarm.set(deadline)
         if self._names.slots is not None:
             self._names.slots.changed.update(map(slot, keys))
 
     def cover(self, key: bytes, owner: Pipeline | None, transaction: Transaction | None) -> None:
-        """Judge the rest of a transaction as if a key had deadlines. Other proxies get the announcement before EXEC."""
+        """Cover a key, as if it had deadlines, for the rest of an open transaction. EXEC waits for the announcement."""
         if transaction is not None:
             self._coverage.begin((key,), owner.mark if owner is not None else self, queued=True)

@@ -1,4 +1,4 @@
-"""Handle requests with which cluster nodes send each other keys, so that deadlines move with their keys.
+"""Handle the requests that send keys from one cluster node to another, so that deadlines move with their keys.
 
 Its tests: tests/test_cluster_moves.py.
 """
@@ -19,11 +19,11 @@ _MIGRATE_OPTIONS: Final = {b"COPY": 1, b"REPLACE": 1, b"AUTH": 2, b"AUTH2": 3}
 """Options of MIGRATE → how many arguments each takes, including its name."""
 
 _RESTORE_SIZE: Final = 4
-"""How many arguments a node's RESTORE-ASKING has; with REPLACE one more."""
+"""How many arguments a node's RESTORE-ASKING has without REPLACE, which is one more."""
 
 
 class Moves:
-    """Decides on the requests that move keys.
+    """Handles the requests that move keys.
 
     Args:
         names: the names of the proxy's own keys.
@@ -46,7 +46,7 @@ class Moves:
     def leftovers(self, arguments: list[bytes]) -> list[bytes]:
         """Return the keys of a MIGRATE whose shadows must be removed first if the keys themselves are gone.
 
-        Keys that were sent before are left out: they may have arrived without their shadows.
+        Leave out keys that were sent before: such a key may have arrived without its shadow.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -58,7 +58,7 @@ class Moves:
         return self._names.slots is not None and key in self._names.slots.sent
 
     def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
-        """Return the key that another node sends, if old deadlines or a copy of it may have to be removed here first.
+        """Return the key that another node sends, if old deadlines or an old copy may have to be removed here first.
 
         If the server then refuses the key, only a remnant of an earlier move was removed, in a slot of another node.
 
@@ -80,8 +80,8 @@ class Moves:
     def migrate(self, arguments: list[bytes]) -> bytes | None:
         """Return the MIGRATE with the shadows of its keys added; None if that changes nothing.
 
-        A key must not be sent without its shadow: if a member were removed and added at the other node, its old
-        deadline would arrive afterwards.
+        A key must not be sent without its shadow: the old deadline of a member might arrive at the other node after
+        the member was removed and added there.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -96,7 +96,7 @@ class Moves:
             key = name if key is None else key
             if (slots := self._names.slots) is not None:
                 slots.send(slot(key), key)
-            # The other node's proxy removes existing deadlines before the key arrives.
+            # The shadow needs no REPLACE: the other node's proxy removes an existing shadow before the key arrives.
             names[key] = names[self._names.shadow(key)] = None
         if list(names) == keys:
             return None

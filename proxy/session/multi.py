@@ -22,17 +22,17 @@ LOOKED_AHEAD: Final = 16 * 1024
 """How far to search a transaction for keys with due members, in bytes."""
 
 _BOUNDS: Final = frozenset((Effect.EXEC, Effect.DISCARD, Effect.DATABASE))
-"""Effects after which a name is a key of another transaction or database."""
+"""Effects of requests after which names belong to another transaction or database."""
 
 
 class Multi:
     """Opens and ends transactions, and records queued requests.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
-        hearing: notes CLIENT REPLY in a transaction, and RESET.
+        out: the stream to the server.
+        hearing: tracks CLIENT REPLY in transactions, and RESET.
         owner: the connection's pipeline.
     """
 
@@ -77,15 +77,15 @@ class Multi:
 
         That includes members that become due while the transaction waits in the server.
 
-        Not for a client with CLIENT TRACKING: it would get invalidations of the proxy's own keys and, with NOLOOP, none
-        for the removed members.
+        Not for a client with CLIENT TRACKING: such a client would get invalidations of the proxy's own keys and, with
+        NOLOOP, none for the removed members.
 
         Args:
-            transaction: the open one.
+            transaction: the open transaction.
             command: the request's entry in the table.
             request: the request.
-            requests_ahead: returns the requests after it, within the given number of bytes: one call handles all their
-                keys.
+            requests_ahead: returns the requests after this one, within the given number of bytes: one call handles the
+                keys of all.
         """
         if self._standing.caches:
             return
@@ -114,10 +114,10 @@ class Multi:
             request: the request.
             now: the server's clock, in Unix ms.
             askable: whether the proxy's own requests may be put in front of it.
-            having: the transaction's keys that have deadlines, if the server was asked.
+            having: the transaction's keys that have deadlines, if the server was queried.
 
         Returns:
-            False if the server will refuse the request; then it has not been sent.
+            False if the request has not been sent, because the server will refuse it. (A refused EXEC is sent.)
         """
         standing = self._standing
         accepted = self._rewriter.server.accepts(command.name, request.count)
@@ -146,9 +146,13 @@ class Multi:
         """Note that the transaction has ended."""
         transaction = self._standing.transaction
         if transaction is not None:
-            self._standing.watched.clear()  # outside a transaction EXEC and DISCARD are refused and end no WATCH
+            self._standing.watched.clear()  # outside a transaction the server refuses EXEC, and keys stay watched
         if transaction is not None and transaction.is_long:
-            self._streams.lengthen(self._owner)  # others wait for a long transaction only from here on, when it runs
+            self._streams.lengthen(self._owner)  # only now: before it runs, others need not wait for it
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Note that the transaction, if any, will not run: the client has gone."""
         self._out.end_transaction()
         self._standing.transaction = None
 

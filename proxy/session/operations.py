@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import chain, groupby, islice
+from operator import eq
 from typing import Final, NamedTuple
 
 from proxy.commands.described import ServerCommands, Terms
@@ -18,7 +20,7 @@ from proxy.commands.table import BATCHED, COMMANDS, Command, Effect
 from proxy.wire.runs import SIZES
 
 LONGEST: Final = EXACT // 2
-"""Maximum delay, in ms, so that adding the clock does not overflow."""
+"""Maximum delay, in ms: the sum of the clock and the delay must stay below `EXACT`."""
 
 MOST_KEYS: Final = 255
 """Maximum number of a call's keys, of its forms, and of consecutive requests of one form: each is counted in one
@@ -32,7 +34,7 @@ WRITING_OVER: Final = frozenset((b"HSET", b"HMSET", b"ZADD"))
 
 _SCORED: Final = frozenset((b"ZADD", b"ZINCRBY"))
 _TYPED: Final = frozenset((b"ZINCRBY",))
-"""Commands whose replies have a type that exists only in RESP3."""
+"""Commands whose replies in RESP3 have a type that RESP2 lacks."""
 
 _delay: Final = re.compile(rb"[1-9][0-9]{0,14}").fullmatch
 _number: Final = re.compile(rb"[-+.0-9]+").fullmatch
@@ -40,27 +42,28 @@ _number: Final = re.compile(rb"[-+.0-9]+").fullmatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """What requests of one kind have in common, such as `SADD` with two members.
+    """The common properties of requests of one kind, such as `SADD` with two members.
 
     Attributes:
         text: the form's description for the script.
         does: the first letter of `text`.
         name: the command, in upper case.
         terms: the terms on which the server runs a request of this form.
-        unit: the unit of the delay, in ms; with `by_option`, the option gives the unit; 0 if the form sets no deadline.
+        unit: the unit, in ms, of the delay (the time from now to the deadline); with `by_option`, the option gives the
+            unit; 0 if the form sets no deadline.
         delay_at: the position of the delay among the arguments.
         by_option: whether the option `EX` or `PX` must precede the delay.
-        noun: the keyword that must follow the delay, in front of the number of members, which must be one; empty for
-            none.
-        written_at: the position of the member to write, which its value may follow; 0 if the form writes none. The
-            script gets these arguments, then the delay in ms.
+        noun: the keyword that must follow the delay (such as `FIELDS`), with the number of members after it, which must
+            be 1; empty for none.
+        written_at: the position of the member to write; 0 if the form writes none. The script gets the member, any
+            value after it, and the delay in ms.
         longest: maximum delay, in ms.
         end: the end of the arguments that the script gets; they begin after the key.
-        of_own: whether the server lacks such a form, so that it is replaced whether or not its key is covered.
-        scored: whether the argument after the key must be a number; otherwise it may be an option.
+        of_own: whether the server lacks this form, so that requests are replaced whether or not their keys are covered.
+        scored: whether the argument after the key must be a number, because any other may be an option.
         alike: letters of the forms that one call may mix with this one.
-        alone: what the script for just one request gets besides it: the unit, the positions of the members, or what
-            follows the delay.
+        alone: an argument for the script for just one request: the unit, the positions of the members, or the words
+            that follow the delay.
     """
 
     text: bytes
@@ -81,12 +84,27 @@ class Form:
 
     @property
     def script(self) -> str:
-        """The script for just one request, as which a request is counted; empty if the command needs none."""
-        return _SCRIPTS[self.does]
+        """The script for just one request, under whose name requests are counted."""
+        return "count" if self.name == b"HINCRBY" else _SCRIPTS[self.does]
+
+    @property
+    def counts(self) -> bool:
+        """Whether the reply may be too large an integer for Lua: the script then returns its digits as a status."""
+        return self.name in _COUNTERS
+
+    @property
+    def names_members(self) -> bool:
+        """Whether the request names members that it adds, removes or gives deadlines."""
+        return self.does not in "okq"
+
+    @property
+    def reads(self) -> bool:
+        """Whether the request only reads."""
+        return self.does in "qt"
 
 
 class Operation(NamedTuple):
-    """What one request does.
+    """The operation that one request performs.
 
     Attributes:
         form: its form.
@@ -105,16 +123,38 @@ _operation: Final[Callable[[tuple[Form, bytes, list[bytes], int]], Operation]] =
 
 _SCRIPTS: Final = {
     "e": "expire", "E": "expire_members", "W": "set_members", "a": "add", "A": "add", "r": "remove", "p": "persist",
-    "t": "ttl", "o": "",
+    "t": "ttl", "o": "settled", "k": "settled", "q": "settled",
 }  # fmt: skip
 
-_ALIKE: Final = "aAEWeo", "rp", "t"
-"""Groups of forms: one call can mix those of a group. Between groups the server's terms differ: for requests that take
-memory, that take none, and that only read."""
+_ALIKE: Final = "aAEWeo", "rpk", "q", "t"
+"""Letters of the forms that have the same terms. Requests of the first group take memory, those of the second write
+but take none, and those of the others only read."""
 
-_OTHERS: Final = {b"SET": 3, b"SETEX": 4, b"PSETEX": 4, b"SETNX": 3, b"APPEND": 3}
-"""Other commands of one key that a call may run, with their number of arguments: they take memory, and a script can
-return their replies."""
+MIXED: Final = "".join(_ALIKE)
+"""The letters of the forms that one call can mix if its first request writes. A read in first place would have to wait
+with the whole call while the server holds up writes (CLIENT PAUSE WRITE)."""
+
+OTHER_WRITES: Final[dict[bytes, Sequence[int]]] = {
+    **dict.fromkeys((b"INCR", b"DECR"), (2,)),
+    **dict.fromkeys((b"SET", b"SETNX", b"APPEND", b"INCRBY", b"DECRBY", b"EXPIRE", b"PEXPIRE"), (3,)),
+    **dict.fromkeys((b"SETEX", b"PSETEX", b"SETRANGE", b"SETBIT", b"LTRIM"), (4,)),
+    **dict.fromkeys((b"ZREMRANGEBYSCORE", b"ZREMRANGEBYRANK", b"ZREMRANGEBYLEX"), (4,)),
+    b"XADD": (5, 7),
+}
+"""Commands that a call may run and that name no members to be added, removed or given deadlines, with their numbers of
+arguments. They have one key, and a short reply that a script can return: long ones would all be in Lua's memory at
+once. (INCRBYFLOAT in a script crashes Redis 6.2.)"""
+
+OTHER_READS: Final[dict[bytes, Sequence[int]]] = {
+    **dict.fromkeys((b"STRLEN", b"EXISTS", b"TTL", b"PTTL", b"SCARD", b"HLEN", b"LLEN", b"ZCARD"), (2,)),
+    **dict.fromkeys((b"SISMEMBER", b"HEXISTS", b"HSTRLEN"), (3,)),
+    b"ZCOUNT": (4,),
+}
+"""Reads that may follow a write in a call."""
+
+_OTHERS: Final = {**OTHER_WRITES, **OTHER_READS}
+
+_COUNTERS: Final = frozenset((b"INCR", b"DECR", b"INCRBY", b"DECRBY", b"HINCRBY"))
 
 
 _KINDS: Final = b"hash", b"set", b"zset", b"hash|set"
@@ -137,10 +177,11 @@ class Operations:
         self._forms: dict[tuple[bytes, int, bytes], Form | None] = server.worked_out
 
     def form(self, name: bytes, size: int, unit: bytes = b"") -> Form | None:
-        """Return the form of requests with this command name, in the client's spelling, and `size` arguments; None if
-        none.
+        """Return the form of requests with this command name, in the client's spelling, and `size` arguments.
 
-        `unit`: the last of five arguments.
+        None if they have no form.
+
+        `unit`: the last argument; it matters only if there are five arguments (EXPIREMEMBER with a unit).
         """
         key = (name, size, unit if size == 5 and unit in UNITS else b"")
         try:
@@ -148,7 +189,7 @@ class Operations:
         except KeyError:
             upper = name.upper()
             found = self._make(COMMANDS[upper], size, key[2]) if upper in BATCHED and size in SIZES else None
-            if _OTHERS.get(upper) == size:
+            if size in _OTHERS.get(upper, ()):
                 found = self._other(upper, size)
             elif upper in TOGETHER:
                 found = self._word(WORDS[upper], size)
@@ -157,11 +198,20 @@ class Operations:
                 self._forms[key] = found
             return found
 
+    def free(self, operations: Sequence[Operation]) -> list[int]:
+        """Return the positions of a transaction's requests that the server queues even if it is out of memory."""
+        if not self._server.queues_without_memory:
+            return []
+        return [place for place, operation in enumerate(operations) if not operation.form.terms.takes_memory]
+
     def _other(self, name: bytes, size: int) -> Form | None:
-        terms = self._server.terms(name)
-        if not (terms.writes and terms.takes_memory and self._server.accepts(name, size)):
+        # Without a description it is not known whether the command takes memory.
+        if not (self._server.has(name) and self._server.accepts(name, size)):
             return None
-        return Form(b"o %b %d 0 0 0" % (name, size - 2), "o", name, terms, 0, size, False, False, _alike("o"))
+        terms = self._server.terms(name)
+        does = "q" if not terms.writes else "o" if terms.takes_memory else "k"
+        text = b"%b %b %d 0 0 0" % (does.encode(), name, size - 2)
+        return Form(text, does, name, terms, 0, size, False, False, _alike(does))
 
     def _word(self, word: Word, size: int) -> Form | None:
         if self._server.dialect(word.name) is None:
@@ -215,15 +265,15 @@ class Operations:
                 return Form(b"p - 1 0 0 0", "p", name, terms, 0, 3, True, False, _alike("p"))
             unit = b"1000" if name == b"TTL" else b"1"
             return Form(b"t %b 1 0 0 0" % unit, "t", name, terms, 0, 3, True, False, _alike("t"), alone=unit)
-        # Assumes no options; a request with options is recognised by `scored`.
+        # The positions in a request without options; `scored` recognises requests with options.
         members = command.members([name, b"", b"0", *[b""] * (size - 3)], size) if command.members is not None else None
         if members is None or not self._server.accepts(name, size):
             return None
         does = "r" if command.effect is Effect.REMOVE else "A" if name in _TYPED else "a"
-        # Lua counts from 1, starting after the key.
+        # The positions for Lua, which counts from 1, after the key.
         place = members[0] - 1, members[-1] - 1, members.step
         text = b"%b %b %d %d %d %d" % (does.encode(), name, size - 2, *place)
-        # These scripts get the whole request, behind this argument.
+        # The script for just one request gets the whole request after this argument: these are positions in its ARGV.
         alone = b"%d %d %d" % (members[0] + 2, members[-1] + 2, members.step)
         if name in WRITING_OVER:
             alone += b" over"
@@ -256,16 +306,74 @@ class Operations:
         return _operation((form, request[1], request[2 : form.end], delay))
 
 
-def plan(operations: Sequence[Operation]) -> tuple[list[bytes], list[Form], bytes]:
-    """Return the distinct keys and forms, and for each run three bytes: numbers of its form and key, and its length."""
-    keys: dict[bytes, int] = {}
-    forms: dict[Form, int] = {}
-    runs = bytearray()
-    last: tuple[Form | None, bytes] = (None, b"")
-    for form, key, _, _ in operations:
-        if form is last[0] and key == last[1] and runs[-1] < MOST_KEYS:
+def script_for(forms: Sequence[Form], *, transaction: bool = False) -> tuple[str, Terms] | None:
+    """Return the letters of the forms that one script for some requests handles, and the script's terms.
+
+    There may be more letters than needed, so that few scripts are in use. None if the requests cannot be mixed.
+
+    Args:
+        forms: the forms of the requests.
+        transaction: whether the requests form a transaction: if the server refuses one, it runs none of them.
+    """
+    first = forms[0]
+    groups = {form.alike for form in forms}
+    if len(groups) == 1:
+        return None if first.does == "q" else (first.alike, _for_any(first.terms))
+    if transaction:
+        takes = [form.terms for form in forms if form.terms.takes_memory]
+        # While the server refuses writes it still queues reads, so the refusal of one call cannot stand for both.
+        return (MIXED, _for_any(takes[0])) if takes and not any(form.reads for form in forms) else None
+    return None if first.reads else (MIXED, _for_any(first.terms, mixed=True))
+
+
+@cache
+def _for_any(terms: Terms, *, mixed: bool = False) -> Terms:
+    """Return terms with which a script may run requests of other forms too."""
+    return terms._replace(lists=True, takes_memory=terms.takes_memory or mixed, mixed=mixed)
+
+
+_EACH_ONCE: Final = bytes(chain.from_iterable((1, number, 1) for number in range(1, MOST_KEYS + 1)))
+"""The runs (see `plan`) of requests of one form, each for a key of its own."""
+
+
+def plan(forms: Sequence[Form], keys: Sequence[bytes]) -> tuple[list[Form], list[bytes], bytes]:
+    """Plan a call for some requests, at most `MOST_KEYS`.
+
+    Args:
+        forms: the form of each.
+        keys: the key of each.
+
+    Returns:
+        The distinct forms, the distinct keys, and three bytes for each run of requests with the same form and key: the
+        number of the form, the number of the key, both from 1, and how many requests the run has.
+    """
+    different = list(dict.fromkeys(forms))
+    names = list(dict.fromkeys(keys))
+    if len(different) == 1:
+        return different, names, runs_of_one(keys, names)
+    form_numbers = {form: number for number, form in enumerate(different, 1)}
+    numbers = {key: number for number, key in enumerate(names, 1)}
+    runs: list[int] = []
+    last_form, last_key = None, b""
+    for form, key in zip(forms, keys, strict=True):
+        if form is last_form and key == last_key:
             runs[-1] += 1
-            continue
-        last = form, key
-        runs += bytes((forms.setdefault(form, len(forms) + 1), keys.setdefault(key, len(keys) + 1), 1))
-    return list(keys), list(forms), bytes(runs)
+        else:
+            runs += (form_numbers[form], numbers[key], 1)
+            last_form, last_key = form, key
+    return different, names, bytes(runs)
+
+
+def runs_of_one(keys: Sequence[bytes], names: Sequence[bytes]) -> bytes:
+    """Return the runs of `plan` for requests of one form; `names`: the distinct keys."""
+    if len(names) == len(keys):
+        return _EACH_ONCE[: 3 * len(keys)]
+    if len(names) == 1:
+        return bytes((1, 1, len(keys)))
+    numbers = {key: number for number, key in enumerate(names, 1)}
+    places = [numbers[key] for key in keys]
+    if any(map(eq, places, islice(places, 1, None))):
+        return b"".join([bytes((1, place, sum(1 for _ in run))) for place, run in groupby(places)])
+    runs = bytearray(_EACH_ONCE[: 3 * len(keys)])
+    runs[1::3] = bytes(places)
+    return bytes(runs)

@@ -8,7 +8,7 @@ the MULTI. Its place is reserved, and filled only if needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from proxy.coverage.coverage import Coverage
@@ -38,10 +38,10 @@ class Outgoing:
         append: appends bytes.
         caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be queued.
         blocker: the number of the first sign after the last request that may block; changes with each such request.
-        logged_out: the number of the sign behind the last RESET: no reply before that sign proves a login; -1 for none.
-        loss: tells whether the client could lose a reply if its half close were forwarded.
+        logged_out: the number of the sign after the last RESET: no reply before that sign proves a login; -1 for none.
+        loss: knows whether the client could lose a reply if its half close were forwarded.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
-        queued: how many requests of the client have been sent behind its MULTI.
+        queued: how many requests of the client have been sent since its MULTI.
     """
 
     __slots__ = (
@@ -74,7 +74,8 @@ class Outgoing:
         self.loss = Loss(standing)
         self._asides: Asides | None = None  # takes replies out of EXEC's reply
         self._front: int | None = None  # the reserved place in `_parts` for the sign before MULTI
-        self._silent = self._greets = False  # whether that sign may be silent, and whether it must be a HELLO
+        # Whether the sign before MULTI may be silent, and whether it must be a HELLO.
+        self._silent = self._greets = False
 
     def take(self) -> bytes:
         """Return and clear all bytes collected; the caller sends them now."""
@@ -88,7 +89,7 @@ class Outgoing:
         return out
 
     def bind(self) -> None:
-        """Keep the next request directly behind the last one, which refers to it, as CLIENT CACHING does."""
+        """Let nothing come before the next request: the last request, such as CLIENT CACHING, applies to it."""
         self._pinned_at = len(self._parts)
 
     @property
@@ -96,11 +97,10 @@ class Outgoing:
         return self._pinned_at == len(self._parts)
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
-        """Return a sign whose reply is replaced by `reply` for the client; `found` is called when the sign's reply
-        comes.
+        """Return a sign, for whose reply the client gets `reply`; `found` is called when the sign is answered.
 
-        `fails`: whether the sign replaces a request that fails: then it is a loud one, which aborts a transaction. Only
-        a loud sign may stand directly after CLIENT CACHING.
+        `fails`: whether the sign replaces a request that fails: then the sign is loud, and so aborts a transaction.
+        Only a loud sign may stand directly after CLIENT CACHING.
         """
         assert fails or not self._is_pinned
         self._mark_front()
@@ -108,13 +108,14 @@ class Outgoing:
         return replies.expect(reply, found=found, silent=replies.echoes and not fails)
 
     def wish(self, wish: Wish, request: Request, *, caching: bytes = b"") -> None:
-        """Send a request that says which replies the client wants, and act on its reply. Not in a transaction.
+        """Send ON instead of the client's CLIENT REPLY, and apply the wish when the server accepts the ON. Not in a
+        transaction.
 
         Args:
-            wish: what the request says.
+            wish: which replies the client wants.
             request: the request.
-            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels it, so it is
-                sent again.
+            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels the CACHING,
+                so send that again.
         """
         self._pinned_at = -1
         self.loss.expect_wish(len(self._parts))
@@ -124,7 +125,7 @@ class Outgoing:
         self.loss.note_wish(wish, len(self._parts))
 
     def wish_here(self, wish: Wish, opening: Opening | None = None) -> None:
-        """Apply a wish from here on without a request; only if the client may not want all replies."""
+        """Apply a wish from here on, without a request; do nothing if the client wants all replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.transaction is None and not self._is_pinned:
             self._heed(wish, 0, opening)
@@ -134,13 +135,13 @@ class Outgoing:
         own, subscriptions = self._standing.replies_for_own(), self._standing.subscriptions
         may_be = wish is Wish.LISTENS or subscriptions.counted
         way = own.silence.expect(wish, lambda: may_be and not subscriptions.resp3, replies=replies, opening=opening)
-        if self._standing.login is _PRESUMED:  # an ECHO may fail: perhaps no login, or soon another user
+        if self._standing.login is _PRESUMED:  # no ECHO: a login may be needed, or the user may change
             own.echoes, own.greets = False, self._standing.greets
         self.append(own.open(way))
 
     def replace(self, request: Request, instead: bytes) -> None:
-        """Send something else instead of a request. If the request's line ends are odd, so are those of the
-        replacement, because the server may reject them.
+        """Send something else instead of a request. The replacement keeps odd line ends of the request, because the
+        server may reject them.
 
         Raises:
             RequestTooLargeError: the request is still arriving, and its rest does not fit the replacement.
@@ -153,22 +154,38 @@ class Outgoing:
         """Give the client an error as the request's reply."""
         self.replace(request, self.expect(b"-%b\r\n" % refusal.message, fails=True))
 
-    def put_together(self, call: bytes, count: int, took_long: Callable[[int], None]) -> None:
+    def put_together(
+        self,
+        call: bytes,
+        count: int,
+        took_long: Callable[[int], None],
+        *,
+        transaction: bool = False,
+        free: Collection[int] = (),
+        counts: bool = False,
+    ) -> None:
         """Send one call instead of `count` requests of the client. Not in a transaction.
 
-        `took_long` is called with the number of a key if the reply names one.
+        Args:
+            call: the call.
+            count: how many requests it replaces.
+            took_long: called with the number of a key if the reply names one.
+            transaction: whether MULTI and EXEC around these requests are replaced too.
+            free: the positions of a transaction's requests that take no memory.
+            counts: whether there may be counters among the replies.
         """
-        self.append(self._standing.replies_for_own().open(Elements(count, took_long)))
+        elements = Elements(count, took_long, transaction=transaction, free=free, counts=counts)
+        self.append(self._standing.replies_for_own().open(elements))
         self.append(call)
 
     def ask_first(self, request: bytes, hear: Callable[[bytes], bytes]) -> None:
         """Put a request of the proxy's own before the next one, if a reply can be expected there.
 
-        `hear` gets the reply, as in `ReplySubstitution.enclose`. The signs are silent only if the server certainly
-        accepts them: perhaps no later request comes that would reveal a refusal.
+        `hear` gets the reply, as in `ReplySubstitution.enclose`. The signs around the request are silent only if the
+        server certainly accepts them: a refusal would show only with a later request, which may never come.
         """
         standing = self._standing
-        unproved = standing.askable and standing.login is _UNPROVED  # then the signs are loud
+        unproved = standing.askable and standing.login is _UNPROVED  # then signs must be loud
         if standing.transaction is None and (standing.hears_echoes or unproved) and not self._is_pinned:
             replies = standing.replies_for_own()
             replies.echoes = not (unproved or standing.limited or standing.rights.unasked)
@@ -187,21 +204,20 @@ class Outgoing:
         self.replace(request, instead)
 
     def precede_blocker(self) -> None:
-        """If the client may not want all replies, put a sign before the next request, which may block: its reply shows
-        that the server has sent everything before."""
+        """If the client may not want all replies, put a sign before the next request, which may block. The sign's reply
+        shows that the server has sent all earlier replies."""
         standing = self._standing
         if standing.replies.silence.suspected and standing.next is _FREE and not self._is_pinned:
             self.append(self.expect(b"", found=self.loss.reach()))
 
     def note_blocker(self) -> None:
-        """Note that a request is sent that may block requests after it."""
+        """Note that a request is sent that may block, and so hold up later requests."""
         self.blocker = self._standing.replies.next_number
 
     def sign_before_last(self, *, loud: bool = False) -> None:
-        """Put a sign before the next request, after which no sign is possible; none if the server might refuse a silent
-        one.
+        """Put a sign before the next request, after which no sign is possible. For rare requests only.
 
-        `loud`: whether to use a loud sign in that case; for rare requests only.
+        The sign is silent. If the server might refuse a silent sign, put a loud sign if `loud`, else none.
         """
         standing = self._standing
         silent = standing.hears_echoes and not (standing.limited or standing.rights.unasked)
@@ -252,10 +268,10 @@ class Outgoing:
             call: the call.
             count: how many requests it replaces.
             took_long: called with the number of a key if the reply names one.
-            guard: a request to put in front, which the server refuses as it would refuse those requests; None if the
-                server refuses the call itself in the same cases.
+            guard: a request to put in front, which the server refuses if it would refuse the client's requests; None
+                if the server refuses the call itself in the same cases.
         """
-        assert self._asides is not None  # else the client would get the call's array as one reply
+        assert self._asides is not None  # without it the client would get the call's array as one reply
         self._asides.put_together(Call(count, took_long))
         if guard is None or not self.put_aside(guard):
             self._mark_front()
@@ -276,7 +292,7 @@ class Outgoing:
 
     @property
     def takes_asides(self) -> bool:
-        """Whether the proxy's own replies can be taken out of the open transaction's."""
+        """Whether replies to the proxy's own requests can be taken out of the open transaction's reply."""
         return self._asides is not None
 
     def shut(self) -> None:

@@ -19,7 +19,7 @@ from proxy.session.script_calls import ScriptCalls
 from proxy.session.transaction import Transaction
 
 CLEARED: Final = b" cleared"
-"""Tells a script that due members of its key have been removed in front of it."""
+"""The argument by which a script knows that due members of its key have been removed in front of it."""
 
 
 def is_cleared(key: bytes, transaction: Transaction | None) -> bool:
@@ -33,7 +33,7 @@ def _terms_of(condition: bytes, *, later: bool) -> str:
 
 
 class OwnCommands:
-    """Replaces commands that the server does not have by scripts.
+    """Replaces, by scripts, commands that the server does not have.
 
     Args:
         server: the server's commands.
@@ -54,7 +54,7 @@ class OwnCommands:
     def delay(self, command: Command, arguments: list[bytes]) -> float | None:
         """Return the deadline that a request sets, in ms from now, as `deadline_of` computes it.
 
-        None if the request sets none, or if the server will refuse the request.
+        Infinite if an EXPIREMEMBER or a relative is invalid. None if a request of a dialect is invalid or sets none.
         """
         if command.effect is not Effect.EXPIRE:
             return math.inf

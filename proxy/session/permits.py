@@ -2,8 +2,8 @@
 
 Its tests: tests/test_acl.py.
 
-Before a first deadline is set, other clients wait, and their uploads and transactions may fail. Do none of this for a
-user whose request the server would reject.
+Before a first deadline is set, other clients wait, and their uploads and transactions may fail. A request that the
+server would reject must not cause that, so the proxy checks the user's permissions first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 REMEMBERED: Final = 1_000
-"""Maximum total `_weight` of the remembered keys. Beyond that they are forgotten and asked about again."""
+"""Maximum total `_weight` of the remembered keys. Beyond that they are forgotten and checked again."""
 
 TOGETHER: Final = 200
-"""How many keys to ask about together, for requests of one pipeline."""
+"""How many keys to check together, for requests of one pipeline."""
 
 
 class Permits:
-    """What is known about the permissions of one connection's user.
+    """The known permissions of one connection's user to set deadlines.
 
     Attributes:
         unclear: keys that might have got deadlines, though it was not checked whether the user may set them.
@@ -34,18 +34,18 @@ class Permits:
     def __init__(self) -> None:
         self._granted: set[bytes] = set()
         self._room = self._unclear_room = REMEMBERED
-        self._tried: frozenset[bytes] = frozenset()  # keys asked about for the present request
+        self._tried: frozenset[bytes] = frozenset()  # keys checked for the current request
         self.unclear: set[bytes] = set()
-        self._singly = False  # whether to ask about keys one by one: a group was refused
+        self._singly = False  # whether to check keys one by one: a group was refused
 
     def cover(self, keys: Iterable[bytes]) -> bool:
         """Return whether the user is known to be permitted to give all these keys deadlines."""
         return self._granted.issuperset(keys)
 
     def to_ask(self, keys: Collection[bytes], ahead: Iterable[bytes]) -> list[bytes]:
-        """Return the keys to ask about before a request is sent; empty if the answer is known.
+        """Return the keys to check before a request is sent; empty if the result for its keys is known.
 
-        `ahead`: the keys of the requests after it.
+        `keys`: the keys of the request; `ahead`: those of the requests after it.
         """
         if self.cover(keys) or self._tried.issuperset(keys):
             return []
@@ -58,7 +58,7 @@ class Permits:
         return list(found)
 
     def ask(self, replies: ReplySubstitution, keys: list[bytes], trial: Callable[[bytes], bytes]) -> bytes:
-        """Return the requests to send; the answer is known once `replies` has nothing outstanding.
+        """Return the requests that check the keys; the result is known once `replies` has nothing outstanding.
 
         Args:
             replies: the replies of this connection.
@@ -85,7 +85,7 @@ class Permits:
         return replies.enclose(trial(token), hear)
 
     def allows_and_notes(self, keys: list[bytes]) -> bool:
-        """Like `cover`, but note keys that were not asked about as unclear."""
+        """Like `cover`, but note the keys as unclear if they were not checked."""
         if self.cover(keys):
             return True
         if not self._tried.issuperset(keys) and self._unclear_room > 0:
@@ -101,7 +101,7 @@ class Permits:
         return unclear
 
     def begin(self) -> None:
-        """Note that another request is judged: permissions may have changed."""
+        """Note that the next request is being judged: permissions may have changed."""
         self._tried = frozenset()
 
     def forget(self) -> None:
@@ -112,5 +112,5 @@ class Permits:
 
 
 def _weight(key: bytes) -> int:
-    """Return the memory for a key, in units of an ordinary key."""
+    """Return the memory that a key takes, in units of an ordinary key."""
     return 1 + len(key) // 400

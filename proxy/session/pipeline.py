@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Passed = Callable[[], bool]
-"""Returns whether a sign has come back."""
+"""Returns whether the reply to a sign has come."""
 
 
 class Sender:
-    """Sends a connection's requests, and can put a sign behind them. This base class has sent nothing."""
+    """Sends a connection's requests, and can put a sign after them. This base class has sent nothing."""
 
     def ask(self) -> Passed | None:
-        """Put a sign behind all that has been sent; return None if that is not possible now."""
+        """Put a sign after everything sent; return None if that is not possible now."""
         return None
 
     def before(self) -> Passed | None:
-        """In a transaction, return a function that tells whether everything before MULTI was answered; None if unknown.
+        """In a transaction, return a function that returns whether everything before MULTI was answered.
+
+        None if unknown.
 
         Queued requests do not run before EXEC, so others need not wait for them.
         """
@@ -39,7 +41,7 @@ class Pipeline:
     Attributes:
         sender: sends them.
         mark: identifies the connection without keeping it alive.
-        given_up: the value of `sender.heard` when waiters for the connection last gave up; -1 before.
+        given_up: the value of `sender.heard` when waiters for the connection last gave up; -1 if they never have.
     """
 
     __slots__ = ("given_up", "mark", "sender")

@@ -14,34 +14,40 @@ from typing import Final
 from proxy.commands.dialects import TOGETHER
 from proxy.commands.table import (
     BATCHED,
+    COMMANDS,
     FREQUENT,
     FREQUENT_READS,
     INDIFFERENT,
     OF_KEYS,
+    OF_SEVERAL_KEYS,
     PURE_READS,
     STRING_LIKE,
     is_indifferent,
 )
 from proxy.coverage.coverage import Coverage, lease_clock
-from proxy.session.operations import MOST_ARGUMENTS, Operation
+from proxy.session.operations import MOST_ARGUMENTS, OTHER_WRITES
 from proxy.wire.batch import BatchParser
 from proxy.wire.lines import is_lines, lines_end
 from proxy.wire.lines import names as names_in
 from proxy.wire.pattern import requests_pattern
-from proxy.wire.request import packed
+from proxy.wire.request import bulk, encode
 from proxy.wire.runs import SIZES, Runs
 
 LARGEST: Final = 16 * 1024
-"""Maximum size of a chunk that is parsed here; a larger one is parsed in slices."""
+"""Maximum size of a chunk that is parsed here, in bytes; a larger one is parsed in slices."""
 
 BATCHED_RUNS: Final = Runs(spelled for name in BATCHED for spelled in (name, name.lower()))
-"""Finds requests that may go together."""
+"""Finds runs of requests that may go together."""
+
+MULTI: Final = frozenset((b"MULTI", b"multi"))
+EXEC: Final = frozenset((b"EXEC", b"exec"))
+"""The names around transactions, as clients spell them."""
 
 SHORTEST_RUN: Final = 108
 """Minimum size of a chunk to search for runs, in bytes: most chunks have only one request."""
 
 SMALL: Final = 1024
-"""Maximum size of a chunk that may go over a shared connection."""
+"""Maximum size of a chunk that may go over a shared connection, in bytes."""
 
 
 def _spelled(names: Iterable[bytes]) -> frozenset[bytes]:
@@ -55,6 +61,10 @@ PURE: Final = _spelled(PURE_READS)
 OF_ONE_KEY: Final = _spelled(FREQUENT_READS - {b"EXISTS", b"MGET"})
 """Frequent reads whose only key is their first argument."""
 
+SEVERAL_KEYS: Final = _spelled(OF_SEVERAL_KEYS)
+"""Commands that may have several keys, or whose key is not their first argument. They can be sent twice, at least if
+they changed nothing the first time."""
+
 REPEATABLE: Final = _spelled(PURE_READS | OF_KEYS)
 """Reads that can be sent twice."""
 
@@ -65,16 +75,15 @@ FREE: Final = _spelled(INDIFFERENT)
 """Commands that are never judged, whatever keys they name."""
 
 FREE_OF_BLIND: Final = FREE | STRINGS
-"""Commands that are forwarded unchanged if a key is covered only because the proxy is blind. They may see a key that
-exists only by due members."""
+"""Commands that are forwarded unchanged if a key is covered only because the proxy is blind. They may then see a key
+whose members are all due."""
 
 _LONGEST_READ: Final = 99
 """Longest argument of a read that is matched without being parsed, in bytes."""
 
 _STAR: Final = 0x2A
-_LEAST_PARTS: Final = 2 * SIZES[0] + 1
-_MOST_PARTS: Final = 2 * MOST_ARGUMENTS + 1
-"""Line ends in the shortest and the longest requests that may go together."""
+_SHORTEST: Final = 11
+"""Size of the shortest request that has a command: `*1\\r\\n$1\\r\\na\\r\\n`."""
 _RETURN: Final = 0x0D
 
 
@@ -83,7 +92,7 @@ def frequent_requests(never: bytes) -> re.Pattern[bytes]:
     """Return a pattern for the most frequent requests, if none of their arguments begins with the byte `never`.
 
     Args:
-        never: the first byte of the reserved names, with which few others begin.
+        never: the first byte of the reserved names; few other arguments begin with it.
     """
     names = sorted(FREQUENT, key=lambda name: (len(name), name))
     return requests_pattern((spelled for name in names for spelled in (name, name.lower())), never)
@@ -91,19 +100,19 @@ def frequent_requests(never: bytes) -> re.Pattern[bytes]:
 
 @cache
 def frequent_reads(never: bytes) -> re.Pattern[bytes]:
-    """Return a pattern for short requests that read one key and can be sent twice. They are easy to count."""
+    """Return a pattern for short reads of one key that can be sent twice and, without line ends, are easy to count."""
     names = sorted(OF_ONE_KEY & PURE, key=lambda name: (len(name), name))
     spelled = (name for name in names if name != name.title())
     return requests_pattern(spelled, never, longest=_LONGEST_READ, lines=False)
 
 
 class LinesCheck:
-    """Finds out whether inline requests need no judging.
+    """Finds the inline requests that need no judging.
 
     Args:
         plain: the commands that need no judging unless they touch a covered key.
         coverage: the covered keys.
-        prefix: what the reserved names begin with.
+        prefix: the beginning of the reserved names.
     """
 
     __slots__ = ("_coverage", "_is_reserved", "_plain")
@@ -114,7 +123,7 @@ class LinesCheck:
         self._plain = plain
 
     def front(self, chunk: bytes, most: int) -> int:
-        """Return how many bytes at the front need no judging: none, or all lines that end within `most`."""
+        """Return how many bytes at the front need no judging: none, or all lines that end within `most` bytes."""
         end = lines_end(chunk, most)
         return end if end and self.needs_no_look(chunk[:end]) else 0
 
@@ -127,20 +136,20 @@ class LinesCheck:
 
 
 def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], bool]:
-    """Make the check whether a chunk can be forwarded unchanged.
+    """Return a function that checks whether a chunk can be forwarded unchanged.
 
     Args:
         plain: the names of commands that need no judging unless they touch a covered key.
         coverage: the covered keys.
-        prefix: what the reserved names begin with.
-        batch: parses what does not match the frequent form.
+        prefix: the beginning of the reserved names.
+        batch: parses chunks that do not match the frequent form.
 
     Returns:
         A function of a chunk that begins with a request. True: the chunk is whole requests that need no judging. False
         means only that the chunk must be judged.
     """
-    # Everything is bound once: each attribute access and call costs one per cent of a request. Requests of the frequent
-    # form are not even parsed, and their values are not looked at.
+    # Everything is bound once: each attribute access and call takes one per cent of a request's time. Requests of the
+    # frequent form are not even parsed, and their values are not examined.
     framed = frequent_requests(prefix[:1]).fullmatch
     reads = frequent_reads(prefix[:1]).fullmatch
     parse = batch.parse_whole
@@ -179,7 +188,7 @@ def plain_check(plain: set[bytes], coverage: Coverage, prefix: bytes, batch: Bat
 
 
 def leased_check(check: Callable[[bytes], bool], coverage: Coverage) -> Callable[[bytes], bool]:
-    """Make the check for use with other proxies: no chunk is plain once the lease has run out.
+    """Return a check for use beside other proxies: no chunk is plain once the lease has run out.
 
     Args:
         check: the check for a single proxy.
@@ -200,8 +209,8 @@ class Shared(IntEnum):
     """The shared connections over which a chunk may go.
 
     Reads have separate connections, because the server may hold up only writes (CLIENT PAUSE WRITE). Guarded reads
-    go behind a request for the next deadline of their keys. Joint requests, on members with deadlines, go as one call
-    of a script.
+    follow a request for the next deadline of their keys. Joint requests concern members with deadlines: one script call
+    replaces several, from one chunk or transaction or from several clients.
     """
 
     NONE = 0
@@ -210,74 +219,83 @@ class Shared(IntEnum):
     GUARDED_READS = 3
     JOINT_WRITES = 4
     JOINT_READS = 5
+    JOINT_TRANSACTIONS = 6
 
 
-class Latest:
-    """The operation of the last request that `share_check` found to be joint.
-
-    Attributes:
-        operation: the operation.
-    """
-
-    __slots__ = ("operation",)
-
-    operation: Operation
+_READ_TOGETHER: Final = frozenset((b"TTL", b"PTTL"))
+"""The commands that only read and may go jointly."""
 
 
-def share_check(
-    coverage: Coverage,
-    prefix: bytes,
-    batch: BatchParser,
-    read: Callable[[list[bytes]], Operation | None] = lambda _: None,
-    latest: Latest | None = None,
-) -> Callable[[bytes], Shared]:
-    """Make the function that chooses the shared connection for a chunk.
+def _joint_heads(names: Iterable[bytes]) -> dict[bytes, Shared]:
+    """Map the beginnings of the requests that may go jointly, for some commands, to their shared connections."""
+    heads = {}
+    for name in names:
+        kind = Shared.JOINT_READS if name in _READ_TOGETHER else Shared.JOINT_WRITES
+        for spelled in (name, name.lower()):
+            for size in range(SIZES[0], MOST_ARGUMENTS + 1):
+                heads[b"*%d\r\n%b" % (size, bulk(spelled))] = kind
+    return heads
+
+
+def _other_heads() -> dict[bytes, Shared]:
+    """Return the same map for the requests in `OTHER_WRITES` that may not be forwarded unchanged."""
+    return {
+        b"*%d\r\n%b" % (size, bulk(spelled)): Shared.JOINT_WRITES
+        for name, sizes in OTHER_WRITES.items()
+        if name not in INDIFFERENT and name != b"SET"
+        for size in sizes
+        for spelled in (name, name.lower())
+    }
+
+
+_TRANSACTIONS: Final = {encode([name]): Shared.JOINT_TRANSACTIONS for name in MULTI}
+_EXECS: Final = tuple(encode([name]) for name in EXEC)
+
+
+def share_check(coverage: Coverage, prefix: bytes, batch: BatchParser) -> Callable[[bytes], Shared]:
+    """Return a function that chooses the shared connection for a chunk.
 
     Args:
         coverage: the covered keys.
-        prefix: what the reserved names begin with.
-        batch: parses what does not match the frequent form.
-        read: returns the operation of a request that could go jointly with others.
-        latest: gets that operation.
+        prefix: the beginning of the reserved names.
+        batch: parses chunks that do not match the frequent form.
 
     Returns:
-        A function of a chunk that begins where a request does. Unless it returns `NONE` the chunk is one whole request,
-        a frequent one of few bytes. With `READS` and `WRITES` it touches no covered key, as far as is known. A key may
-        become covered before the chunk is sent, so check again then. With `JOINT_…` a script replaces it.
+        A function of a chunk that begins with a request. If it returns `WRITES`, `READS` or `GUARDED_READS`, the chunk
+        is one whole, small, frequent request. With the first two the chunk touches no covered key; a key may become
+        covered before the chunk is sent, so check again then. If it returns `JOINT_…`, the chunk begins like a request
+        that a script may replace, or like a transaction; `Joinable` checks the rest.
     """
     framed = frequent_requests(prefix[:1]).fullmatch
     parse = batch.parse_whole
     reserved = re.compile(re.escape(prefix)).search
-    none, writes, reads, guarded, joint_writes, joint_reads = Shared
-    joint = {spelling for name in BATCHED | TOGETHER for spelling in (name, name.lower())}
-    latest = latest or Latest()
+    none, writes, reads, guarded, *_, transactions = Shared
+    joint = {**_joint_heads(BATCHED | TOGETHER), **_other_heads(), **_TRANSACTIONS}.get
+    # A script replaces these, whether or not their keys are covered.
+    joint_always = _joint_heads(TOGETHER.union(name for name in BATCHED if COMMANDS[name].always)).get
     spelled = {spelling for name in FREQUENT for spelling in (name, name.lower())}
     reading = {spelling for name in FREQUENT_READS for spelling in (name, name.lower())}
     guardable = reading & OF_ONE_KEY
 
     def check(chunk: bytes) -> Shared:
+        if len(chunk) > SMALL or chunk[0] != _STAR or len(chunk) < _SHORTEST or coverage.blind:
+            return none
+        # `*2\r\n$3\r\nGET\r\n`: the name begins at 8, or at 9 if its length has two digits.
+        begin, end = (8, chunk[5] - 40) if chunk[6] == _RETURN else (9, 10 * chunk[5] + chunk[6] - 519)
         # "\r\n*" may begin a second request, or be part of a value: without it the chunk is one request.
-        if len(chunk) > SMALL or b"\r\n*" in chunk or coverage.blind:
-            return none
-        covered = coverage.search(chunk)
-        if framed(chunk):
-            # `*2\r\n$3\r\nGET\r\n`: the name begins at 8, or at 9 if its length has two digits.
-            name = chunk[8 : chunk[5] - 40] if chunk[6] == _RETURN else chunk[9 : 10 * chunk[5] + chunk[6] - 519]
-            if not covered:
-                return reads if name in reading else writes
-            if name in guardable:
+        if b"\r\n*" in chunk:
+            first = joint(chunk[: end + 2], none)
+            is_whole = first is not transactions or chunk.endswith(_EXECS)
+            return first if first and is_whole and coverage.search(chunk) else none
+        if coverage.search(chunk):
+            if kind := joint(chunk[: end + 2]):
+                return kind
+            if chunk[begin:end] in guardable and framed(chunk):
                 return guarded  # if only a value looks like a covered key, the guard is needless, but harmless
-        if chunk[0] != _STAR:
-            return none
-        parts = chunk.split(b"\r\n", _MOST_PARTS)
-        if len(parts) > _LEAST_PARTS and parts[2] in joint:
-            request = parts[2:-1:2]
-            operation = read(request) if packed(request) == chunk else None  # else an argument has line ends
-            if operation is not None and not operation.key.startswith(prefix):
-                form = operation.form
-                if form.of_own or coverage.covers(operation.key):
-                    latest.operation = operation
-                    return joint_writes if form.terms.writes else joint_reads
+        elif framed(chunk):
+            return reads if chunk[begin:end] in reading else writes
+        elif kind := joint_always(chunk[: end + 2]):
+            return kind
         if reserved(chunk):
             return none
         requests = parse(chunk)
@@ -287,7 +305,7 @@ def share_check(
             name = requests[0][0]
             if name not in spelled:
                 return none
-            if not coverage.touches(requests):
+            if is_indifferent(requests[0]) or not coverage.touches(requests):
                 return reads if name in reading else writes
             return guarded if name in guardable and chunk[2] == _RETURN else none
         except (TypeError, AttributeError):  # an array in the place of an argument

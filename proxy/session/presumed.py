@@ -1,9 +1,9 @@
-"""What a transaction presumes of its keys: that some have no deadlines, or will have some.
+"""Track a transaction's assumptions about its keys: that some have no deadlines, and that others may get some.
 
 Its tests: tests/test_presumed.py.
 
 For a user who may not run every script, a store, RENAME, COPY or MOVE is queued unchanged if its keys have no deadlines
-then. They may have some when the transaction runs: from its own requests, or from another client's.
+at that moment. They may have some when the transaction runs: set by its own requests or by another client.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Set
 
 
 class Presumed:
-    """The keys of one transaction.
+    """The assumptions about the keys of one transaction.
 
     Attributes:
         given: keys to which queued requests may give deadlines.
-        without: keys that had no deadlines when a request that needs a script on keys with deadlines was queued
-            unchanged.
+        without: keys of requests that were queued unchanged because these keys had no deadlines at that moment.
     """
 
     __slots__ = ("_sources", "given", "without")
@@ -40,7 +39,7 @@ class Presumed:
         return ()
 
     def behind(self, keys: Iterable[bytes]) -> set[bytes]:
-        """Return the keys, and those whose deadlines queued scripts would carry to them."""
+        """Return the given keys, and the keys whose deadlines queued scripts would carry to them."""
         return {source for key in keys for source in (key, *self._sources.get(key, ()))}
 
     def gives(self, keys: Iterable[bytes]) -> bool:
@@ -48,8 +47,8 @@ class Presumed:
         return not self.given.isdisjoint(keys)
 
     def is_wrong(self, having: Set[bytes] | None) -> bool:
-        """Return whether a key that had no deadlines may have some now.
+        """Return whether a key in `without` may have deadlines now.
 
-        `having`: the keys that have some; None if the server could not be asked.
+        `having`: the keys that have deadlines; None if the server could not be queried.
         """
         return bool(self.without) and (having is None or not having.isdisjoint(self.without))

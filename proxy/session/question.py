@@ -1,9 +1,10 @@
-"""What a session needs done before it can send a request on.
+"""The work that must be done before a session can send a request.
 
 Its tests: tests/test_session.py.
 
-A new reason to hold a request needs three parts: `Inquiry.question` finds it, a field of `Question` names it, and
-`Engine.answer` deals with it.
+A new reason to hold a request needs three parts. `Inquiry.question` finds it, or `Fronts.question` if a script in front
+of the request may be enough (never while the key's slot moves). A field of `Question` names it. `Server.answer`
+(proxy/server.py), which calls `Engine.answer` (proxy/expiry/engine.py), deals with it. See CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What has to be done before a request may be sent on.
+    """The work that must be done before a held request may be sent.
 
     Attributes:
-        covers: entries to announce to other proxies, because a first deadline may be set under them.
-        owner: the connection that asks. Its own requests run in order and are not waited for.
-        behind: connections with long pipelines, which have to run first.
+        covers: entries (covered prefixes) to announce to other proxies, because a first deadline may be set under them.
+        owner: the connection of the held request. Its own requests run in order, so there is no need to wait for them.
+        behind: connections whose long pipelines must run first.
         due: keys from which to remove due members.
         everywhere: whether to remove due members from all other keys too.
-        unclear: keys to ask the server about: do they have deadlines at all?
-        found: the answer: the unclear keys that have deadlines.
-        replied: whether to wait until everything that the client sent before has been answered.
+        unclear: keys for which to find out whether they have deadlines.
+        found: the result: those of the unclear keys that have deadlines.
+        replied: whether to wait until all earlier requests of the client have been answered.
         absent: keys in which to void deadlines of absent members, with the members; None for all.
         tentative: whether the server may still refuse the request: then TTL must keep showing the void deadlines.
         again: whether to judge the request again afterwards.

@@ -1,10 +1,11 @@
-"""Guarded reads of covered keys: send them at once, and again if the reply is late.
+"""Send guarded reads of covered keys at once, and again if a reply is late, so that none shows expired members.
 
 Its tests: tests/test_reads.py.
 
-In front of them, in the same write, goes a request for the earliest deadline of their keys. A late reply is dropped,
-and the read sent again behind a script that removes due members. Later requests that would change the second reply wait
-for the first.
+The proxy sends a request for the earliest deadline of the reads' keys before the reads, in the same write. It drops a
+late reply, and sends the read again after a script that removes due members. Later requests that could change the
+second reply wait until the first has come. Over shared connections, `BatchGuard` (proxy/relay/batch_guard.py) guards
+reads; a late read is sent again over the client's own connection.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
+from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
 from proxy.commands.table import FREQUENT, Command, Effect, is_indifferent
+from proxy.coverage.coverage import Scope
 from proxy.coverage.outlook import Outlook
 from proxy.session.alone import KEYS_AT_ONCE
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.outgoing import Outgoing
-from proxy.session.plain import FREE, FREE_OF_BLIND, OF_ONE_KEY, PURE, REPEATABLE, STRINGS
+from proxy.session.plain import FREE, FREE_OF_BLIND, OF_ONE_KEY, PURE, REPEATABLE, SEVERAL_KEYS, STRINGS
 from proxy.session.standing import End, Next, Standing
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.batch import BatchParser
@@ -35,32 +38,37 @@ from proxy.wire.guard import (
     is_zero_or_wrong_type,
     may_be_late,
 )
-from proxy.wire.pieces import Slot
+from proxy.wire.pieces import Slot, Tally
 from proxy.wire.request import ARGUMENT_SIZE, Kind, Request, encode
 
 MOST_REPEATS: Final = 5
-"""How often a read is sent again because a deadline passed before its reply came. It is sent with the script that
-removes due members, so few repeats are needed."""
+"""Maximum number of times a read is sent again because a deadline passed before its reply came. A script that removes
+due members precedes each repeat, so few repeats are needed."""
 
 _LONGEST_REST: Final = 1024
 """Maximum number of bytes after the reads of a chunk: the beginning of one more read, or a few other requests."""
 
 _MOST_UNNAMED: Final = 64
-"""How many chunks of reads may be under way before their arguments are collected in `_named`."""
+"""How many chunks of reads may be under way before their names are collected in `_named`."""
 
 _MOST_NAMED: Final = 10_000
 """Maximum number of names in reads under way. Beyond that, reads are not guarded until all have been answered."""
+
+_MOST_WAITING: Final = 4096
+"""Maximum number of replies that wait for another, each of which may become late. Beyond that, reads are not guarded
+until enough of them have been passed on."""
 
 _MOST_KEPT: Final = 32 * 1024 * 1024
 """Maximum number of bytes that reads under way take. Beyond that, reads are not guarded until enough are answered."""
 
 _LITTLE: Final = 64 * 1024
-"""So many bytes of reads under way are not worth counting."""
+"""Reads under way that take no more than this, in bytes, are not worth counting."""
 
 _NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
 _EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
-_SECONDS: Final = re.compile(rb"[1-9][0-9]{0,9}").fullmatch
-_NAMES: Final = REPEATABLE | STRINGS | _EXPIRE
+_NOT_SOON: Final = re.compile(rb"[1-9][0-9]{1,9}").fullmatch
+"""At least 10 s: a key or member lasts until reads in front of the request have been sent again."""
+_NAMES: Final = REPEATABLE | STRINGS
 _ZERO: Final = frozenset(spelled for name in (b"SETNX", b"MSETNX") for spelled in (name, name.lower(), name.title()))
 _ORDINARY: Final = _NAMES | FREE | {spelled for name in FREQUENT for spelled in (name, name.lower(), name.title())}
 _FREE: Final = Next.FREE
@@ -68,16 +76,62 @@ _QUIT: Final = End.QUIT
 
 
 _LIFETIMES: Final = frozenset(spelled for name in (b"TTL", b"PTTL") for spelled in (name, name.lower(), name.title()))
+_EXPIRE_TIMES: Final = frozenset(
+    spelled for name in (b"EXPIRETIME", b"PEXPIRETIME") for spelled in (name, name.lower(), name.title())
+)
+_CONTENTS: Final = PURE - _EXPIRE_TIMES
+
+
+class Concern(Enum):
+    """What a guarded request reads or writes of its keys."""
+
+    CONTENT = "it reads the contents"
+    LIFETIME = "it reads when the key expires"
+    EXPIRY = "it writes when the key expires, not soon"
+    ANYTHING = "it may read or write anything"
+
+
+_NAMES_IN: Final[dict[Concern, tuple[Concern, ...]]] = {
+    Concern.CONTENT: (Concern.ANYTHING,),
+    Concern.LIFETIME: (Concern.ANYTHING,),
+    Concern.EXPIRY: (Concern.LIFETIME, Concern.ANYTHING),
+    Concern.ANYTHING: tuple(Concern),
+}
+"""Concern of a request → the concerns of earlier requests on the same keys whose repetition it would change."""
+
+Named = dict[Concern, set[bytes]]
+"""The names in guarded requests, by the concern of the request."""
+
+
+def _none_named() -> Named:
+    return {concern: set() for concern in Concern}
 
 
 def _is_guarded(request: list[bytes]) -> bool:
-    """Return whether a request can be sent twice, at least if its key holds a collection.
-
-    EXPIRE returns the same the second time if it has no condition and does not remove the key.
-    """
-    if request[0] in _EXPIRE:
-        return len(request) == 3 and _SECONDS(request[2]) is not None
+    """Return whether the request can be sent twice, at least if its key holds a collection."""
     return request[0] in _NAMES
+
+
+def _concern(request: list[bytes]) -> Concern:
+    """Return the concern of a request."""
+    name = request[0]
+    if name in _CONTENTS:
+        return Concern.CONTENT
+    if (name in _EXPIRE_TIMES or name in _LIFETIMES) and len(request) == 2:
+        return Concern.LIFETIME
+    if name in _EXPIRE and len(request) == 3 and _NOT_SOON(request[2]):
+        return Concern.EXPIRY
+    return Concern.ANYTHING
+
+
+def _named(request: list[bytes]) -> list[bytes]:
+    """Return the keys of a guarded request, perhaps with other arguments."""
+    return request[1:] if request[0] in SEVERAL_KEYS else request[1:2]
+
+
+def _collides(request: list[bytes], named: Named) -> bool:
+    """Return whether a request must wait for one of the earlier guarded requests; `named`: the names in those."""
+    return not all(named[concern].isdisjoint(request) for concern in _NAMES_IN[_concern(request)])
 
 
 def _count(reads: bytes) -> int:
@@ -86,7 +140,7 @@ def _count(reads: bytes) -> int:
 
 
 def _what_matters(name: bytes) -> Callable[[bytes], bool]:
-    """Return the function that decides by the beginning of a late reply whether it may show due members."""
+    """Return the function that decides from the beginning of a late reply whether the reply may show due members."""
     if name in STRINGS:
         return is_zero_or_wrong_type if name in _ZERO else is_wrong_type
     return may_be_late
@@ -98,31 +152,36 @@ class _Batch:
     Args:
         raw: the received bytes.
         parser: parses them.
-        covered: returns the covered keys that some requests name.
-        requests: the parsed requests, if the parser does not accept the bytes.
+        covered: returns the keys that some requests name and that a scope covers.
+        scope: which keys were covered when the requests were sent. Reads of other keys are not guarded, and later
+            requests do not wait for them. So they are never sent again, even if their key has been covered since.
+        requests: the parsed requests, to keep instead of the bytes if the parser may not accept these (as with inline
+            requests).
 
     Attributes:
         size: about how many bytes are kept.
     """
 
-    __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests", "size")
+    __slots__ = ("_covered", "_keys", "_parser", "_raw", "_requests", "_scope", "size")
 
     def __init__(
         self,
         raw: bytes,
         parser: BatchParser,
-        covered: Callable[[Sequence[list[bytes]]], set[bytes]],
+        covered: Callable[[Sequence[list[bytes]], Scope], set[bytes]],
+        scope: Scope,
         requests: Sequence[list[bytes]] | None = None,
     ) -> None:
         self._raw = raw if requests is None else b""
         self._parser = parser
         self._covered = covered
+        self._scope = scope
         self._requests = requests
         self._keys: set[bytes] | None = None
         self.size = len(raw) + (ARGUMENT_SIZE * sum(map(len, requests)) if requests is not None else 0)
 
     def parsed(self) -> Sequence[list[bytes]]:
-        """Return the parsed requests, without keeping them: they take several times as much as the bytes."""
+        """Return the parsed requests, without keeping them: they take several times as much memory as the bytes."""
         if self._requests is not None:
             return self._requests
         parsed = self._parser.parse(self._raw)
@@ -131,7 +190,7 @@ class _Batch:
 
     @property
     def requests(self) -> Sequence[list[bytes]]:
-        """The parsed requests, kept while the replies are late."""
+        """The parsed requests, kept from the first late reply on."""
         if self._requests is None:
             self._requests = self.parsed()
         return self._requests
@@ -140,19 +199,17 @@ class _Batch:
     def keys(self) -> set[bytes]:
         """The covered keys that the requests name."""
         if self._keys is None:
-            self._keys = self._covered(self.requests)
+            self._keys = self._covered(self.requests, self._scope)
         return self._keys
 
-    def names(self) -> tuple[set[bytes], set[bytes]]:
-        """Return the arguments of the guarded requests, and of those among them that may write."""
-        requests, named, written = self.parsed(), set[bytes](), set[bytes]()
-        keys = self._covered(requests)
+    def names(self) -> Named:
+        """Return the names in the guarded requests."""
+        requests, named = self.parsed(), _none_named()
+        keys = self._covered(requests, self._scope)
         for request in requests:
             if _is_guarded(request) and not keys.isdisjoint(request):
-                named.update(request[1:])
-                if request[0] not in PURE:
-                    written.update(request[1:])
-        return named, written
+                named[_concern(request)].update(_named(request))
+        return named
 
     def matters(self, place: int) -> Callable[[bytes], bool] | None:
         """Return the function of `_what_matters` for one of the requests; None if a late reply never matters."""
@@ -161,19 +218,19 @@ class _Batch:
 
 
 class Late(NamedTuple):
-    """A read whose reply was late and that has to be sent again.
+    """A read that must be sent again because its reply was late.
 
     Attributes:
         arguments: the request.
         keys: its keys that may have due members.
-        slot: the place for its reply.
         repeats: how often it has been sent again.
+        slot: the place for its reply.
     """
 
     arguments: list[bytes]
     keys: list[bytes]
-    slot: Slot
     repeats: int
+    slot: Slot
 
     @property
     def size(self) -> int:
@@ -185,17 +242,19 @@ class Reads:
     """The guarded reads of one connection.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         without: removes due members on the connection.
 
     Attributes:
-        under_way: how many reads or batches have not been answered.
+        under_way: how many batches, and reads sent again, have not been answered.
         quiet: whether the last bytes sent were reads of `guard_at_once`.
     """
 
     __slots__ = (
+        "_again",
+        "_count",
         "_coverage",
         "_ground",
         "_named",
@@ -207,7 +266,6 @@ class Reads:
         "_unnamed",
         "_wanted",
         "_without",
-        "_written",
         "quiet",
         "under_way",
     )
@@ -218,15 +276,21 @@ class Reads:
         self._standing = standing
         self._out = out
         self._without = without
-        self._named: set[bytes] = set()  # all arguments of reads under way, except those in `_unnamed`
-        self._unnamed: set[_Batch] = set()  # read-only batches under way whose arguments have not been added yet
-        self._written: set[bytes] = set()  # the arguments of guarded requests under way that may write
+        self._named = _none_named()  # in reads under way, except those in `_unnamed`
+        self._count = 0  # how many names `_named` holds
+        self._unnamed: set[_Batch] = set()  # read-only batches under way whose names have not been added yet
         self._outlook = Outlook()
         self._wanted: list[Late] = []
+        self._again = 0  # how many late reads have not been answered again
         self._size = 0  # size of the batches and of the late reads under way, and of `_named`, in bytes
         self._settled = False
         self.under_way = 0
         self.quiet = False
+
+    def close(self) -> None:
+        """Forget the reads under way, which refer to this object: the client has gone."""
+        self._unnamed.clear()
+        self._wanted.clear()
 
     def take_late(self) -> list[Late]:
         """Return and clear the late reads, to be sent again by `send_again`."""
@@ -235,13 +299,13 @@ class Reads:
         return late
 
     def take_settled(self) -> bool:
-        """Return whether all reads have been answered since the last call."""
+        """Return whether all reads have been answered, the last of them since the previous call."""
         settled, self._settled = self._settled and not self.under_way, False
         return settled
 
     @property
     def memory(self) -> int:
-        """About how many bytes the reads under way take; zero if they are few."""
+        """About how many bytes the reads under way take; zero if that is little."""
         return self._size if self._size > _LITTLE else 0
 
     def may_be_guarded(self, now: float) -> bool:
@@ -252,30 +316,32 @@ class Reads:
             and standing.transaction is None
             and standing.next is _FREE
             and standing.hears_echoes
-            and len(self._named) <= _MOST_NAMED
+            and self._count <= _MOST_NAMED
             and self._size <= _MOST_KEPT
+            and self._again <= _MOST_WAITING
             and not (standing.caches or standing.is_link or standing.end is _QUIT)
             and not standing.rights.unsure(now)
             and not standing.limited
         )
 
     def lets_pass(self, requests: Sequence[list[bytes]]) -> bool:
-        """Return whether requests that touch no covered key change nothing that reads under way may see."""
-        return all(request[0] in _ORDINARY and self._names().isdisjoint(request) for request in requests)
+        """Return whether requests that touch no covered key leave alone everything that reads under way may see."""
+        named = self._names().values()
+        return all(
+            request[0] in _ORDINARY and all(names.isdisjoint(request) for names in named) for request in requests
+        )
 
     def disturbs(self, command: Command | None, request: Request) -> bool:
-        """Return whether a request may change what reads under way would see if sent again."""
+        """Return whether a request may change the reply that reads under way would get if sent again."""
         arguments = request.arguments
         if request.kind is not Kind.WHOLE:
             return True
-        if arguments[0] in PURE and arguments[0] in PLAIN:
-            return not self._written.isdisjoint(arguments)
         if arguments[0] in _ORDINARY or (command is not None and command.effect in _NAMED):
-            return not self._names().isdisjoint(arguments)
+            return _collides(arguments, self._names())
         return True
 
     def guard(self, requests: Sequence[list[bytes]], raw: bytes, now: float, *, keep: bool = False) -> bool:
-        """Send on a chunk of requests if all are frequent ones and those on covered keys are reads.
+        """Send a chunk of requests if all are frequent and all requests on covered keys are reads.
 
         Args:
             requests: the requests, without any of the proxy's own keys.
@@ -284,7 +350,7 @@ class Reads:
             keep: whether to keep the requests, because a `BatchParser` may not accept the bytes.
 
         Returns:
-            Whether they have been sent on.
+            Whether the requests have been sent.
 
         Raises:
             TypeError: an element of a request is not bytes.
@@ -292,7 +358,8 @@ class Reads:
         used = {request[0] for request in requests}
         if not used <= _ORDINARY or used.isdisjoint(_NAMES):
             return False
-        keys = self._covered(requests, used)
+        scope = self._coverage.scope
+        keys = self._covered(requests, scope, used)
         if not 0 < len(keys) <= KEYS_AT_ONCE or not self.may_be_guarded(now):
             return False
         if not used <= PLAIN:
@@ -301,13 +368,24 @@ class Reads:
             lifetimes = [request for request in requests if request[0] in _LIFETIMES]
             if not used <= PLAIN | _LIFETIMES or any(len(request) != 2 for request in lifetimes):
                 return False
-        if not (used <= PURE and not self._written) and not self._may_follow(requests, keys):
+        if not (used <= _CONTENTS and not self._may_write) and not self._may_follow(requests, keys):
             return False
-        batch = _Batch(raw, self._ground.batch, self._covered, requests if keep else None)
-        self._send(batch, keys, len(requests), raw, now)
+        batch = _Batch(raw, self._ground.batch, self._covered, scope, requests if keep else None)
+        self._send(batch, keys, len(requests), raw if used.isdisjoint(_EXPIRE) else self._settling(requests, keys), now)
         if not used <= PURE:
             self._names()
         return True
+
+    def _settling(self, requests: Sequence[list[bytes]], keys: set[bytes]) -> bytes:
+        """Return the bytes of a chunk, with the script that removes due members first instead of EXPIRE.
+
+        An EXPIRE that ran while a member was due would have counted a key that no longer existed.
+        """
+        calls, parts = self._ground.rewriter.calls, list[bytes]()
+        for request in requests:
+            part = encode(request)
+            parts.append(calls.settled(request, part) if request[0] in _EXPIRE and request[1] in keys else part)
+        return b"".join(parts)
 
     def guard_front(self, data: bytes, now: float) -> int:
         """While no deadline is near, send the reads at the front of a chunk without parsing them.
@@ -315,7 +393,7 @@ class Reads:
         Returns:
             The size of the reads that were sent, in bytes: 0, or nearly the whole chunk.
         """
-        if not self._outlook.is_far(now) or self._coverage.blind or self._written:
+        if not self._outlook.is_far(now) or self._coverage.blind or self._may_write:
             return 0
         reads = self._ground.checks.reads.match(data)
         if reads is None or reads.end() < len(data) - _LONGEST_REST or not self.may_be_guarded(now):
@@ -325,10 +403,10 @@ class Reads:
         return reads.end()
 
     def guard_at_once(self, data: bytes, now: float) -> bytes | None:
-        """Return the bytes to send for a chunk that `Checks.reads` matches as a whole, while no reads are under way;
-        else None.
+        """Return the bytes to send for a chunk that `Checks.reads` matches as a whole; None if it must be judged.
 
-        If the last bytes sent were such a chunk too, no sign is needed to find the reply.
+        Call only while no reads are under way. If the last bytes sent were such a chunk too, no sign is needed to find
+        the reply.
         """
         if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
             return None
@@ -344,7 +422,7 @@ class Reads:
         return replies.open(guard) + first_of(names.index) + data
 
     def _unparsed(self, raw: bytes) -> _Batch:
-        return _Batch(raw, self._ground.batch, self._covered)
+        return _Batch(raw, self._ground.batch, self._covered, self._coverage.scope)
 
     def _send(self, batch: _Batch, keys: Collection[bytes], count: int, raw: bytes, now: float) -> None:
         names, outlook, out, replies = self._ground.names, self._outlook, self._out, self._standing.replies_for_own()
@@ -365,25 +443,46 @@ class Reads:
         if len(self._unnamed) > _MOST_UNNAMED:
             self._names()
         repeat, end = partial(self._repeat_first, batch), partial(self._end, batch.size, batch)
-        return Guard(asked, count, batch.matters, self._ground.now, repeat, end, self._outlook.hear)
+        return Guard(asked, count, batch.matters, self._ground.now, repeat, end, self, self._outlook.hear)
 
-    def _covered(self, requests: Sequence[list[bytes]], used: set[bytes] | None = None) -> set[bytes]:
-        """Return the covered keys that some requests name, and perhaps values that look like such keys.
+    # As `Line`.
+
+    @property
+    def tally(self) -> Tally:
+        """Counts what the replies that wait take."""
+        return self._standing.replies.tally
+
+    @property
+    def waits(self) -> bool:
+        """Whether a reply that comes now waits for the reply to a late read."""
+        return self._again > 0
+
+    def join(self) -> None:
+        """Note that a reply waits for the reply to a late read. While it waits, its read may have to be sent again."""
+        self.under_way += 1
+        self._again += 1
+
+    def leave(self) -> None:
+        """Note that a reply waits no more."""
+        self._end(0)
+
+    def _covered(self, requests: Sequence[list[bytes]], scope: Scope, used: set[bytes] | None = None) -> set[bytes]:
+        """Return the keys that some requests name and that a scope covers, and perhaps values that look like such keys.
 
         `used`: the requests' commands, if already collected.
         """
         used = {request[0] for request in requests} if used is None else used
-        if not self._coverage.blind and used <= OF_ONE_KEY:
-            return set(self._coverage.among({request[1] for request in requests if len(request) > 1}))
-        if not self._coverage.blind:
-            return set(self._coverage.among(chain.from_iterable(requests)))
-        named, command, is_certain = self._ground.rewriter.named, self._ground.command, self._coverage.is_certain
+        if not scope.blind and used <= OF_ONE_KEY:
+            return set(scope.among({request[1] for request in requests if len(request) > 1}))
+        if not scope.blind:
+            return set(scope.among(chain.from_iterable(requests)))
+        named, command = self._ground.rewriter.named, self._ground.command
         return {
             key
             for request in requests
             if request[0] not in FREE
             for key in named(command(request[0]), request)
-            if request[0] not in FREE_OF_BLIND or is_certain(key)
+            if request[0] not in FREE_OF_BLIND or scope.is_certain(key)
         }
 
     def guard_one(self, request: Request, now: float) -> bool:
@@ -408,15 +507,16 @@ class Reads:
             self._send_together(together, list(keys), now)
 
     def _send_together(self, late: list[Late], keys: list[bytes], now: float) -> None:
-        """Send some reads again, behind one script for all their keys."""
+        """Send some reads again, after one script for all their keys."""
         alone, replies = self._without.alone, self._standing.replies_for_own()
         repeated = [
             Repeated(
                 again.slot,
                 _what_matters(again.arguments[0]),
                 self._ground.now,
-                partial(self._repeat, again._replace(repeats=again.repeats + 1)),
+                partial(self._repeat, again.arguments, again.keys, again.repeats + 1),
                 partial(self._end, again.size),
+                self,
             )
             for again in late
         ]
@@ -431,58 +531,67 @@ class Reads:
             self._out.append(encode(again.arguments))
 
     def _may_follow(self, requests: Sequence[list[bytes]], keys: set[bytes]) -> bool:
-        """Return whether no request of a batch changes what an earlier read in it would see if sent again.
+        """Return whether every earlier read would get the same reply if it were sent again after the whole batch.
 
         `keys`: the covered keys of the guarded reads.
         """
-        named, written = set(self._names()), set(self._written)
+        named = {concern: set(names) for concern, names in self._names().items()}
         for request in requests:
-            if not (written if request[0] in PURE else named).isdisjoint(request[1:]):
+            if _collides(request, named):
                 return False
             if not keys.isdisjoint(request):
                 if _is_guarded(request):
-                    named.update(request[1:])
-                    if request[0] not in PURE:
-                        written.update(request[1:])
+                    named[_concern(request)].update(_named(request))
+                elif request[0] in _EXPIRE:
+                    if len(request) != 3 or self._standing.rights.confinement:
+                        return False
                 elif not is_indifferent(request):
                     return False
         return True
 
-    def _names(self) -> set[bytes]:
+    @property
+    def _may_write(self) -> bool:
+        """Whether guarded requests under way may write what a read returns. (`guard` collects their names at once.)"""
+        return self._count > 0 and bool(self._named[Concern.ANYTHING])
+
+    def _names(self) -> Named:
         """Return all names in reads under way."""
         for batch in self._unnamed:
-            self._name(*batch.names())
+            self._name(batch.names())
         self._unnamed.clear()
         return self._named
 
-    def _name(self, named: set[bytes], written: set[bytes]) -> None:
-        """Add arguments of reads under way, and those among them of requests that may write."""
-        named -= self._named
-        self._size += sum(map(len, named)) + ARGUMENT_SIZE * len(named)
-        self._named |= named
-        self._written |= written
+    def _name(self, named: Named) -> None:
+        """Add names in reads under way."""
+        for concern, names in named.items():
+            names -= self._named[concern]
+            self._size += sum(map(len, names)) + ARGUMENT_SIZE * len(names)
+            self._count += len(names)
+            self._named[concern] |= names
 
     def _end(self, size: int, batch: _Batch | None = None) -> None:
-        """Note that a batch, or a late read, has been answered; `size`: as it was counted."""
+        """Note that a batch or a late read has been answered, or waits no more; `size`: its size when it was sent."""
         self.under_way -= 1
         self._size -= size
         if batch is not None:
+            if self._again and batch in self._unnamed:  # some of its reads are late, or may become late
+                self._name(batch.names())
             self._unnamed.discard(batch)
+        else:
+            self._again -= 1
         if not self.under_way:
-            self._named.clear()
-            self._written.clear()
+            if self._count:
+                self._named, self._count = _none_named(), 0
             self._size = 0
             self._settled = True
 
-    def _repeat_first(self, batch: _Batch, place: int) -> Slot:
-        arguments, slot = batch.requests[place], Slot()
-        if batch in self._unnamed:  # it may end before the late read does
-            self._unnamed.remove(batch)
-            self._name(*batch.names())
-        self._repeat(Late(arguments, [key for key in dict.fromkeys(arguments) if key in batch.keys], slot, 0))
-        return slot
+    def _repeat_first(self, batch: _Batch, place: int, slot: Slot) -> None:
+        arguments = batch.requests[place]
+        self._repeat(arguments, [key for key in dict.fromkeys(arguments) if key in batch.keys], 0, slot)
 
-    def _repeat(self, again: Late) -> None:
+    def _repeat(self, arguments: list[bytes], keys: list[bytes], repeats: int, slot: Slot) -> None:
+        late = Late(arguments, keys, repeats, slot)
         self.under_way += 1
-        self._size += again.size
-        self._wanted.append(again)
+        self._again += 1
+        self._size += late.size
+        self._wanted.append(late)

@@ -2,9 +2,9 @@
 
 Its tests: tests/test_acl.py.
 
-A user with read permission only may run no script, because the server treats the keys of EVAL as written. The first
-step asks for the key's type and the member's deadline. If the deadline is void, a second step asks for the member
-itself, with the command for that type.
+A user with only read permission may run no script, because the server treats the keys of EVAL as written. The first
+step reads the key's type and the member's deadline. The second step reads them again and computes the reply. If the
+deadline was void, the second step also looks for the member itself, with the command for that type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABSENT: Final = frozenset((b":0\r\n", b"$-1\r\n", b"_\r\n"))
 
 
 class Remaining:
-    """Answers the requests of one connection.
+    """Answers `TTL key member` and `PTTL key member` on one connection.
 
     Args:
         names: the names of the proxy's own keys.
@@ -39,9 +39,9 @@ class Remaining:
         self._names = names
         self._standing = standing
         self._now = now
-        self._asked: Request | None = None  # the request for which the server was asked
-        self._kind = b""  # the type of its key
-        self._void = False  # whether the member's deadline is void
+        self._asked: Request | None = None  # the request for which the first step was sent
+        self._kind = b""  # the type of that request's key
+        self._void = False  # whether its member's deadline is void
 
     def question(self, command: Command | None, request: Request) -> tuple[bytes, Question] | None:
         """Return the bytes to send before a request, and the question to wait for; None if not needed."""
@@ -59,7 +59,7 @@ class Remaining:
         return look, Question(replied=True, again=True)
 
     def instead(self, command: Command, request: Request) -> bytes | None:
-        """Return what to send instead of a request whose question was answered; None for any other."""
+        """Return the bytes to send instead of a request whose question was answered; None for any other request."""
         if self._asked is not request or not self._concerns(command, request):
             return None
         _, key, member = request.arguments
@@ -76,7 +76,7 @@ class Remaining:
         return self._standing.replies_for_own().enclose(sent, hear, replies=3 if ask else 2)
 
     def _concerns(self, command: Command, request: Request) -> bool:
-        """Return whether this class answers a request. Not within a transaction, where the server cannot be asked."""
+        """Return whether this class answers a request. Not within a transaction, where the server cannot be queried."""
         standing = self._standing
         return (
             command.effect is Effect.LIFETIME
@@ -110,7 +110,7 @@ def _looked(replies: list[bytes]) -> tuple[bytes, float]:
 
 
 def _left(replies: list[bytes], kind: bytes, unit: int, now: float) -> int:
-    """Return what `ttl.lua` would reply; `kind`: the type whose command was used to look for the member, if one was."""
+    """Return the time left, as `ttl.lua` would. `kind`: the key's type in the first step."""
     found, deadline = _looked(replies)
     if found == b"none":
         return -2

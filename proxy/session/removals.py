@@ -20,18 +20,18 @@ MEMBERS_AT_ONCE: Final = 500
 """Maximum number of members that one script removes."""
 
 AHEAD_MS: Final = 50
-"""How far a script looks ahead. If at most one batch of deadlines falls into that time, the next script removes them
-all."""
+"""How far a script looks ahead. If few deadlines pass in that time, the next script removes all members that are due
+then."""
 
 MOST_DEADLINES: Final = 5_000
-"""How many deadlines of a key a front looks at. Fronts are used for keys with at most a tenth of that, and no server
-can add the rest within `AHEAD_MS`."""
+"""Maximum number of a key's deadlines that a front checks. Fronts are used for keys with at most a tenth as many, and
+no server can add the rest within `AHEAD_MS`."""
 
 _KEPT: Final = 1024 * 1024
 """Maximum size of the cache of requests for all connections, in bytes."""
 
 _LARGEST_KEPT: Final = 16 * 1024
-"""Maximum size of a cached script, in bytes of both forms. Longer ones take more time to send than to encode."""
+"""Maximum size of both forms of a cached script, in bytes. Longer scripts take more time to send than to encode."""
 
 
 class Removals:
@@ -39,13 +39,13 @@ class Removals:
 
     Args:
         names: the names of the proxy's own keys.
-        calls: knows the terms of a script that removes.
+        calls: knows the terms of scripts that remove members.
         metrics: where to count members that are removed.
-        refused: called with the server's error if it refuses a removal on a client's connection.
+        refused: called with the server's error when the server refuses a removal on a client's connection.
 
     Attributes:
         names: the names of the proxy's own keys.
-        refused: called with the server's error if it refuses a removal on a client's connection.
+        refused: called with the server's error when the server refuses a removal on a client's connection.
     """
 
     def __init__(self, names: Names, calls: ScriptCalls, metrics: Metrics, refused: Callable[[bytes], None]) -> None:
@@ -79,7 +79,7 @@ class Removals:
             voided: in how many of them, from the first on, to void deadlines of absent members.
 
         Returns:
-            The request, and a shorter one that does the same directly behind it.
+            The request, and a shorter one that does the same if sent directly after it.
         """
         terms = self._calls.removing
         calls = self._fronts.get((terms, voided, keys))
@@ -91,7 +91,7 @@ class Removals:
             calls = call(), call(loaded=True)
             self._keep((terms, voided, keys), calls)
         elif self.names.slots is not None:
-            self.names.index_for(keys[0])  # records that the index may be written
+            self.names.index_for(keys[0])  # only to record that the index may be written
         return calls
 
     def _keep(self, front: tuple[Terms, int, tuple[bytes, ...]], calls: tuple[bytes, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Replace a client's request by one whose reply is what the client expects.
+"""Replace a client's request by one that gets the reply that the client expects, or refuse it.
 
 Its tests: tests/test_lives.py.
 """
@@ -31,15 +31,15 @@ _KEEPING: Final = frozenset((b"NX", b"GT", b"LT"))
 _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 
 _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE))
-"""Effects that need a script on a key with deadlines, and must not use one on other keys."""
+"""Effects of commands that need a script if a key has deadlines, and must not use one if no key has."""
 
 _TOO_LONG: Final = Refusal(
     b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key with member deadlines"
     % UNPACKED,
     "too_long",
 )
-"""If deadlines were voided in a separate step, they would stay void even if the server then refused the request. Other
-long requests need no script: their leftovers are voided when a member is added."""
+"""A request that replaces a key needs a script: if a separate step voided the deadlines, they would stay void even if
+the server then refused the request. Other long requests need no script: adding a member voids their leftovers."""
 
 LONGEST_NAME: Final = 64 * 1024
 """Maximum size of the name of a key with deadlines, in bytes. A server sends the names of all changed keys to each
@@ -55,7 +55,8 @@ _OF_SEVERAL: Final = (b"LPOP", b"RPOP", b"ZPOPMIN", b"ZPOPMAX")
 
 
 def _has_form_of_protocol(command: Command, arguments: list[bytes]) -> bool:
-    """Return whether a reply has a form in RESP3 that no script can return: scores in pairs, nil for an array."""
+    """Return whether the reply to a request has a form in RESP3 that no script can return: scores in pairs, nil for an
+    array."""
     return command.name in _OF_SEVERAL and len(arguments) > 2
 
 
@@ -85,7 +86,7 @@ class Rewriter:
     Args:
         names: the names of the proxy's own keys.
         coverage: the covered keys; keys that a transaction may give deadlines are added.
-        server: the server's commands. A request that it would refuse is forwarded unchanged.
+        server: the server's commands. A request that the server would refuse is forwarded unchanged.
         metrics: counts the requests that are replaced.
 
     Attributes:
@@ -120,7 +121,7 @@ class Rewriter:
         self._keyspace = Keyspace(names, coverage, server, self.calls)
 
     def reserved(self, request: Request) -> Refusal | None:
-        """Refuse a request that names one of the proxy's own keys; None for any other."""
+        """Return the refusal of a request that names one of the proxy's own keys; None for any other request."""
         prefix = self.names.prefix
         if request.header and prefix not in request.raw:
             return None
@@ -140,7 +141,7 @@ class Rewriter:
         return None
 
     def too_long(self, command: Command, arguments: list[bytes]) -> Refusal | None:
-        """Refuse a request that would give deadlines to a key with a long name."""
+        """Return the refusal of a request that would give deadlines to a key with a long name; None for any other."""
         keys = command.keys(arguments) or []
         if not keys or len(keys[-1]) <= LONGEST_NAME or command.effect not in MARKING:
             return None
@@ -153,7 +154,7 @@ class Rewriter:
         return self.server.empty_counts
 
     def named(self, command: Command | None, arguments: list[bytes]) -> list[bytes]:
-        """Return the arguments of a request that may be keys with members: for a script, all arguments."""
+        """Return the arguments of a request that may be keys with members: for a script, all that it gets."""
         if command is not None and command.effect in (Effect.EXPIRE, Effect.LIFETIME):
             return arguments[1:2]
         if command is not None and command.effect is Effect.SCRIPT:
@@ -229,17 +230,17 @@ class Rewriter:
         sure: bool = True,
         transaction: Transaction | None = None,
     ) -> bytes | Refusal | None:
-        """Decide on one request.
+        """Decide what to send upstream for one request.
 
         Args:
             command: the request's entry in the table.
-            request: a whole request.
+            request: the request, whole or its head.
             now: the server's clock, in Unix ms.
             owner: the connection's pipeline.
             limited: whether its user may not run every script: then a script is used only if nothing else will do.
-            having: the request's keys with deadlines, if the server was just asked.
-            counts: whether a status reply is turned into an integer.
-            sure: whether the user is known to have permission to give the keys deadlines; if not, they are not covered.
+            having: the request's keys that have deadlines, if the server was queried.
+            counts: whether the request's status reply will be turned into an integer.
+            sure: whether the user certainly may give the keys deadlines; if not, do not cover the keys.
             transaction: the open transaction in which the request is about to be queued.
 
         Returns:
@@ -347,7 +348,7 @@ class Rewriter:
     def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
         concerned = [key for key in keys if self._coverage.is_certain(key)]
         if not concerned or len(request.raw) > COPIED:
-            return None  # forward it: leftover deadlines are voided when a member is added
+            return None  # forward the request: adding a member will void leftovers
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self.names.shadow(key))]
         return self.calls.wrapping(command, "vanish", [self.names.index_for(concerned[0]), *pairs], [], request)
 

@@ -24,7 +24,7 @@ from proxy.wire.frames import frames
 from proxy.wire.reply import ReplySubstitution
 
 TRUST_MS: Final = 2_000
-"""How long an answer is valid: permissions can be changed on other connections."""
+"""How long the server's answer is valid: permissions can be changed on other connections."""
 
 _NOT_ASKED: Final = frozenset((Effect.IMPORT, Effect.FIELD_EXPIRY))
 """Effects of commands whose scripts need no permission for other commands."""
@@ -48,7 +48,7 @@ _SOME_KEY: Final = b"\xff\x01" + secrets.token_hex(8).encode()
 client has read it."""
 
 LONGEST_USER: Final = 1024
-"""Maximum size of the name of a user who may share connections, in bytes."""
+"""Maximum size, in bytes, of the name of a user who may share connections."""
 
 MOST_USERS: Final = 8
 """Maximum number of users that a client may have tried to log in as; with more, the user list is not used."""
@@ -58,17 +58,20 @@ _DEFAULT: Final = b"default"
 _CONFINED: Final = (b"-ERR Can't execute 'eval'", b"-ERR Replica can't inter")
 """Errors on a connection in a state that allows few commands: RESP2 subscriber or MONITOR."""
 
+_NO_ANSWER: Final = (b"-BUSY", b"-LOADING", b"-MASTERDOWN", b"-CLUSTERDOWN", b"-TRYAGAIN")
+"""Errors that say nothing of permissions: at present the server runs no script for any user."""
+
 
 @dataclass
 class Users:
-    """What is known of the server's users, updated by `expiry.users`.
+    """The known permissions of the server's users, updated by `expiry.users`.
 
     Attributes:
-        unlimited: whether every user may run every command on every key, so that none has to be checked.
+        unlimited: whether every user may run every command on every key, so that no user must be checked.
         by_database: whether a user's permissions depend on the database (Valkey 9.1).
         names: the users in the last reply to ACL LIST.
-        barred: users who certainly may not run scripts, so that they need no check either.
-        grants: what the users with simple rules may do.
+        barred: users who certainly may not run scripts, so that they need no check.
+        grants: the permissions of users with simple rules.
         looks: how often ACL LIST has been read.
     """
 
@@ -88,22 +91,22 @@ class Users:
         barred: frozenset[bytes] = frozenset(),
         grants: Mapping[bytes, Grants] = MappingProxyType({}),
     ) -> None:
-        """Store what ACL LIST showed."""
+        """Store the results of ACL LIST."""
         self.names, self.unlimited, self.by_database, self.barred = names, unlimited, by_database, barred
         self.grants = grants
         self.looks += 1
 
     def forget(self) -> None:
-        """Check every client until ACL LIST has been read again."""
+        """Forget the list, and check every client until ACL LIST has been read again."""
         self.unlimited, self.barred, self.grants = False, frozenset(), {}
 
 
 class Rights:
-    """What is known about the permissions of one connection's user.
+    """The known permissions of one connection's user.
 
     Args:
         names: the names of the proxy's own keys; None to assume that every user may do everything.
-        users: what is known of all users; if all may do everything, none is checked.
+        users: the known permissions of all users; if all users may do everything, no user is checked.
         stranger: whether the server requires a login, so that the default user may do nothing.
 
     Attributes:
@@ -114,7 +117,7 @@ class Rights:
 
     def __init__(self, names: Names | None = None, users: Users | None = None, *, stranger: bool = False) -> None:
         self._limited = False
-        self._may_be: set[bytes] = set() if stranger else {_DEFAULT}  # the users that the connection may have
+        self._may_be: set[bytes] = set() if stranger else {_DEFAULT}  # the users that the client may be
         self.by_state = False
         self.confinement = b""
         self._names = names
@@ -131,7 +134,7 @@ class Rights:
     @property
     def unasked(self) -> bool:
         """Whether the user may have limited permissions and has not been checked yet."""
-        is_open = not self._all_may and self._asked == -float("inf") and not self._all_allowed_at_multi
+        is_open = not self.all_may and self._asked == -float("inf") and not self._all_allowed_at_multi
         return is_open and not self._is_barred
 
     @property
@@ -154,21 +157,26 @@ class Rights:
         return all(grant is not None and grant.allow(command, names) for grant in grants)
 
     @property
-    def _all_may(self) -> bool:
+    def all_may(self) -> bool:
+        """Whether every user may run every command on every key."""
         if self._names is None:
             return True
         users = self._users
         return users is not None and users.unlimited and not self.by_state and users.looks >= self._listed
 
     def unsure(self, now: float) -> bool:
-        """Return whether the server must be asked what the user may do; `now` in Unix ms."""
-        if self._all_may:
+        """Return whether the server must be queried for the user's permissions; `now` in Unix ms."""
+        if self.all_may:
             self._limited, self.confinement = False, b""
             return False
         return not self._is_barred and not 0 <= now - self._asked <= TRUST_MS
 
+    def is_sure_of_all(self, now: float) -> bool:
+        """Return whether the user certainly may run every script on this connection; `now` in Unix ms."""
+        return not (self.unsure(now) or self.by_state or self.limited or self.confinement)
+
     def ask(self, replies: ReplySubstitution, now: float, terms: Terms) -> bytes:
-        """Return the requests to send; the answer is known once `replies` has nothing outstanding.
+        """Return the requests that query the permissions; they are known once `replies` has nothing outstanding.
 
         Args:
             replies: the replies of this connection.
@@ -181,7 +189,7 @@ class Rights:
         def hear(said: bytes) -> bytes:
             # Other frames are pushes, which are arrays for a RESP2 subscriber: pass them on.
             others = []
-            self._limited = True
+            before, self._limited = self._limited, True
             self.confinement = b""
             for frame in frames(said):
                 if frame.startswith(b"+" + token):
@@ -189,15 +197,19 @@ class Rights:
                 elif frame.startswith(_CONFINED):
                     self.confinement = frame
                 elif frame.startswith(b"-NOPERM") and self._users is not None:
-                    # So the user is none of those that may run every script.
+                    # The user may not run the script: so the client can only be one of the barred users.
                     self._may_be = (self._may_be & self._users.barred) or self._may_be
+                elif frame.startswith(_NO_ANSWER):
+                    # Query again for the next request. For this request keep the previous answer; if there is none,
+                    # assume that everything is allowed.
+                    self._limited, self._asked = before, now - TRUST_MS - 1
                 elif not frame.startswith(b"-"):
                     others.append(frame)
             return b"".join(others)
 
         self._asked = now
         keys = [_SOME_KEY, self._names.shadow(_SOME_KEY), self._names.index_for(_SOME_KEY)]
-        # Keys are not declared to a cluster node: whether it has their slot does not matter here.
+        # Declare no keys to a cluster node: it need not have their slot.
         call = evaluation(terms, "rights", keys, [_ALL, token], declared=self._names.declared(()))
         return replies.enclose(call, hear)
 
@@ -211,7 +223,7 @@ class Rights:
         if len(self._may_be) <= MOST_USERS and (user is not None or arguments[0].upper() == b"AUTH"):
             self._may_be.add(_DEFAULT if user is None else short_name(user))
         if self._users is not None and user is not None and user not in self._users.names:
-            self._listed = self._users.looks + 2  # the next one may already be under way, without the user
+            self._listed = self._users.looks + 2  # the next ACL LIST may be under way already, and lack the user
 
     def reset(self) -> None:
         """Note a RESET that is about to be sent: it restores the default user."""
@@ -220,14 +232,15 @@ class Rights:
     def note(self, effect: Effect | None) -> None:
         """Note a request that is about to be sent: it may change the user."""
         if effect is Effect.MULTI:
-            self._all_allowed_at_multi = self._all_allowed_at_multi or self._all_may  # a nested MULTI changes nothing
+            self._all_allowed_at_multi = self._all_allowed_at_multi or self.all_may  # a nested MULTI changes nothing
         elif effect in (Effect.LOGIN, Effect.DISCARD, Effect.EXEC):
             self._all_allowed_at_multi = False
-            # Ask again: old servers queue AUTH in a transaction, and RESET restores the default user.
+            # The user may have changed: by a login, by EXEC (old servers queue AUTH), or by RESET, which counts as
+            # DISCARD.
             self.forget()
 
     def forget(self) -> None:
-        """Ask the server again next time."""
+        """Forget the server's answer: query again before the next script."""
         self._asked, self.confinement = -float("inf"), b""
 
     @property

@@ -22,10 +22,10 @@ UNPACKED: Final = 7_000
 """Maximum number of arguments that a script passes to one command: Lua unpacks some 8,000 (LUAI_MAXCSTACK)."""
 
 COPIED: Final = 64 * 1024
-"""Maximum size of a request that is copied into a script call if a script is not strictly needed, in bytes."""
+"""Maximum size, in bytes, of a request that a script replaces although the request could be forwarded."""
 
 _NUMBERED: Final = frozenset((b"ZUNIONSTORE", b"ZINTERSTORE", b"ZDIFFSTORE"))
-"""Commands whose keys are the first argument and, behind a count, as many others."""
+"""Commands whose keys are the first argument and, after a count, that many others."""
 
 _OF_SOME_KEYS: Final = frozenset(("replace", "vanish"))
 """Scripts whose KEYS may be only some of the request's keys."""
@@ -102,19 +102,18 @@ class ScriptCalls:
 
     def pairs(self, keys: list[bytes]) -> list[bytes]:
         """Return keys, each with its shadow, and their index."""
-        pairs = [name for key in keys for name in (key, self._names.shadow(key))]
-        return [*pairs, self._names.index_for(keys[0])]
+        return [*self._names.with_shadows(keys), self._names.index_for(keys[0])]
 
     def length_in_slot(self, keys: list[bytes]) -> int:
-        """Return how many keys, from the first on, one script call may have.
+        """Return how many of the given keys, counted from the first, one script call may name.
 
-        While a slot moves, a cluster node has only some of its keys: a call that names others would be refused as a
-        whole.
+        While a slot moves, a cluster node has only some of the slot's keys. It refuses a call as a whole if that names
+        others.
         """
         names, first = self._names, keys[0]
         if names.slots is None:
             return len(keys)
-        if self._server.redirects_split or names.is_moving(first):  # a move may begin before the proxy knows of it
+        if self._server.redirects_split or names.is_moving(first):  # a slot may begin to move before the proxy knows
             return next((place for place, key in enumerate(keys) if key != first), len(keys))
         index = names.index_for(first)
         return next((place for place, key in enumerate(keys) if names.index_for(key) != index), len(keys))
@@ -136,7 +135,7 @@ class ScriptCalls:
 
         Args:
             named: the request's keys, if the script gets only those with deadlines.
-            sets: whether this call sets deadlines, for a script that does not always set some.
+            sets: whether this call sets deadlines, for a script that only sometimes does.
             does: the operations that the script must contain; see `calls.script`.
         """
         self._metrics.requests_rewritten_total[name] += 1
@@ -153,8 +152,20 @@ class ScriptCalls:
         named = self.all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
         return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
 
+    def settled(self, arguments: Sequence[bytes], request: bytes) -> bytes:
+        """Return the script call that removes due members of a request's key, its first argument, and then runs it.
+
+        It has the text: the client would see the error if the server had forgotten the script behind a digest.
+
+        Args:
+            arguments: the request; not for a cluster node.
+            request: the same as a RESP array of bulk strings.
+        """
+        terms, tail = self._server.terms(arguments[0].upper()), request[request.index(b"\n") + 1 :]
+        return self.replacing(terms, "settled", self.triple(arguments[1]), [b""], tail, len(arguments))
+
     def is_of_many_slots(self, command: Command, request: Request) -> bool:
-        """Return whether a request names keys of different slots. It is forwarded, and the cluster node refuses it."""
+        """Return whether a request names keys of different slots: then it is forwarded, for the node to refuse."""
         if self._names.slots is None:
             return False
         keys = self.all_keys(command, request.arguments)
@@ -170,12 +181,12 @@ class ScriptCalls:
         return [arguments[1], *keys] if command.effect is Effect.REPLACE else keys
 
     def shadows(self, keys: list[bytes]) -> str:
-        """Return the positions (from 1), among a script's keys, of those shadows that must be at this node."""
+        """Return the positions (from 1), among a script's keys, of the shadows that must be at this node."""
         found = ((place, self._names.key(name)) for place, name in enumerate(keys, 1))
         return " ".join(str(place) for place, key in found if key is not None and self._has_had(key))
 
     def _has_had(self, key: bytes) -> bool:
-        """Return whether a key may have a relevant shadow. False only while its slot is moving."""
+        """Return whether a key may have had deadlines here. False only for a key of a moving slot that had none."""
         slots = self._names.slots
         return slots is None or slot(key) not in slots.moving or key in slots.had
 
@@ -191,28 +202,30 @@ class ScriptCalls:
         tail: bytes,
         tail_count: int,
         does: str = "",
+        *,
+        terms: Terms | None = None,
     ) -> Callable[[bool], bytes]:
         """Return a function that encodes the call of a script for many requests.
 
         Args:
-            forms: their forms, each once, all with the same terms.
+            forms: their forms, each once.
             keys: their keys, each once.
             runs: which forms and keys belong together; see `plan`.
             tail: the arguments that the script gets, as bulk strings.
-            tail_count: how many.
+            tail_count: the number of these arguments.
             does: the operations that the script must contain; by default those that the forms need.
+            terms: the terms on which the server runs the script; by default those that all forms have.
 
         Returns:
             The function. Its argument: whether the server knows the script, so that a digest is enough.
         """
         sets = any(form.unit for form in forms)
-        names = [self._names.index_for(keys[0]) if forms[0].terms.writes else self._names.index_of_key(keys[0])]
-        for key in keys:
-            names += (key, self._names.shadow(key))
+        index = self._names.index_for(keys[0]) if forms[0].terms.writes else self._names.index_of_key(keys[0])
+        names = [index, *self._names.with_shadows(keys)]
         declared = None if sets else self.declared(list(keys))
         return partial(
             _batch,
-            forms[0].terms,
+            terms or forms[0].terms,
             names,
             [runs, b" ".join([form.text for form in forms])],
             tail,
@@ -223,12 +236,12 @@ class ScriptCalls:
         )
 
     def alone(self, operation: Operation, request: bytes) -> Loadable | None:
-        """Return the call of the script that does nothing but one request, at less cost than a batch of one.
+        """Return the call of the script for a single request, which costs less than a batch of one.
 
-        None if the command needs no script, or in front of a cluster node.
+        None if the server is a cluster node, or if the script might lose digits of the reply.
 
         Args:
-            operation: what the request asks for.
+            operation: the request's operation.
             request: the request, a RESP array of bulk strings.
         """
         form, words, keys = operation.form, operation.words, self.triple(operation.key)
@@ -245,22 +258,19 @@ class ScriptCalls:
                 arguments, keys = [words[0], what], keys[:2]
             case "p":
                 arguments = [words[0]]
-            case "a" | "A" | "r":
+            case _:
                 head = request.index(b"\n") + 1
                 arguments, tail, count = [what], request[head:], int(request[1 : head - 2])
-            case _:
-                return None
-        if self._names.slots is not None:
+        if self._names.slots is not None or form.counts:
             return None
         encode = partial(_alone, terms, form.script, keys, arguments, tail, count, does)
         return Loadable((form.script, terms), encode)
 
     def count(self, script: str, requests: int) -> None:
-        """Count requests as replaced by a script, even if another script does its work."""
+        """Count requests as replaced by a script, even if `batch.lua` runs in its place."""
         self._metrics.requests_rewritten_total[script] += requests
 
-    def count_all(self, operations: Sequence[Operation]) -> None:
-        """Count requests that a call replaces."""
-        for form, requests in Counter([operation.form for operation in operations]).items():
-            if form.script:
-                self.count(form.script, requests)
+    def count_all(self, forms: Sequence[Form]) -> None:
+        """Count requests that a call replaces, by the form of each."""
+        for form, requests in Counter(forms).items():
+            self.count(form.script, requests)

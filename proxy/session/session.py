@@ -1,9 +1,10 @@
-"""One client's stream of requests, without I/O: it turns bytes into bytes for upstream and questions for the engine.
+"""Turn the bytes of one client into bytes for the server and questions for the engine, without I/O.
 
 Its tests: tests/test_session.py.
 
-Every request becomes exactly one upstream request, in order, so replies need no parsing. `Intake` splits the stream
-into requests, `Judge` decides what each must wait for, and `Dispatch` sends it or its replacement.
+Requests go upstream in the client's order, unchanged or replaced. Signs (the proxy's own requests, whose replies can be
+recognised) mark the few replies that must be changed, so the others are not parsed. `Intake` splits the stream into
+requests, `Judge` decides whether each must wait, and `Dispatch` sends it or its replacement.
 """
 
 from __future__ import annotations
@@ -43,27 +44,27 @@ _STRANGER = Login.STRANGER
 
 
 class Session:
-    """The state of one client connection.
+    """Handles the requests of one client connection.
 
     Args:
-        ground: what all sessions share.
-        rights: the user's permissions; all by default.
-        stranger: whether the client has still to log in; `login` ends that.
+        ground: the objects that all sessions share.
+        rights: the user's permissions; every permission by default.
+        stranger: whether the client must still log in; call `login` once it has done so.
 
     Attributes:
         ordinary: whether the stream is between two requests, outside a transaction, with nothing held. Then chunks that
             `Checks.is_plain` accepts can go upstream without `receive`.
-        replies: takes the replies from upstream while `replies.outstanding`.
-        pipeline: the sent requests, for which other connections may have to wait.
-        reads: the reads under way.
-        intake: bytes received but not sent on.
+        replies: processes the server's replies; needed only while `replies.outstanding`.
+        pipeline: the sent requests; other connections may have to wait for them.
+        reads: the guarded reads under way.
+        intake: splits the received bytes into requests, and keeps those that are not sent yet.
     """
 
     def __init__(self, ground: Ground, *, stranger: bool = False, rights: Rights | None = None) -> None:
         self.ordinary = self._is_between = not stranger
         self.pipeline = Pipeline()
         self._ground = ground
-        # None of these objects refers to the session: without a cycle it is freed with the last reference.
+        # None of these objects refers to the session: without a cycle, Python frees it with the last reference.
         login = Login.STRANGER if stranger else Login.PRESUMED
         server = ground.rewriter.server
         self._standing = standing = Standing(rights or Rights(), login, hides_commands=server.hides_commands)
@@ -93,12 +94,12 @@ class Session:
 
     @property
     def question(self) -> Question | None:
-        """What the engine must do before the session can go on; None if it is not held."""
+        """The work that the engine must do before the session can go on; None if the session can go on."""
         return self._judge.question
 
     @property
     def blocker(self) -> int:
-        """A number that changes with each request sent on that may block later ones."""
+        """A number that changes with each sent request that may block, and so hold up later requests."""
         return self._out.blocker
 
     @property
@@ -108,7 +109,7 @@ class Session:
 
     @property
     def logged_out(self) -> int:
-        """The number of the first sign behind the client's last RESET: no reply before it proves a login.
+        """The number of the first sign after the client's last RESET: no reply before that sign proves a login.
 
         -1 if there was no RESET.
         """
@@ -116,12 +117,12 @@ class Session:
 
     @property
     def unfinished(self) -> bool:
-        """Whether received requests can be judged now, by `go_on`."""
+        """Whether `go_on` has received requests to judge."""
         return self.intake.unfinished
 
     @property
     def held(self) -> int:
-        """About how many bytes are taken by requests that have been received but not sent on."""
+        """About how many bytes of memory the unsent requests, remembered names and waiting replies take."""
         transaction = self._standing.transaction
         queued = self._standing.watched.size + (transaction.size if transaction is not None else 0)
         return self.intake.held + self.replies.waiting + queued
@@ -134,17 +135,17 @@ class Session:
 
     @property
     def may_block(self) -> bool:
-        """Whether a request may still block later ones, because no sign sent after it has been answered."""
+        """Whether a sent request may still block later ones: no sign behind the request has been answered yet."""
         return self.blocker >= self.replies.settled or self._standing.is_link
 
     @property
     def loss(self) -> Loss:
-        """Tells whether the client could lose a reply if its half close were forwarded."""
+        """Knows whether the client could lose a reply if its half close were forwarded."""
         return self._out.loss
 
     @property
     def has_begun_transaction(self) -> Callable[[], bool] | None:
-        """A function that tells whether everything before the open transaction was answered; None if unknown."""
+        """A function that returns whether everything before the open transaction was answered; None if unknown."""
         transaction = self._standing.transaction
         return transaction.has_begun if transaction is not None else None
 
@@ -170,12 +171,12 @@ class Session:
             now: the server's clock, in Unix ms.
 
         Returns:
-            The bytes to send upstream. Look at `question` afterwards.
+            The bytes to send upstream. Check `question` afterwards.
 
         Raises:
-            RequestTooLargeError: more would have to be held than `request_limit` allows.
-            RefusedAtItsHeadError: a request is to be refused before it is complete.
-            OvertakenError: an upload must not be completed any more.
+            RequestTooLargeError: the buffer of a request would exceed `request_limit`.
+            RefusedAtItsHeadError: a request must be refused before it is complete.
+            OvertakenError: an upload must be cut off, because one of its keys has got deadlines.
         """
         self._expect(data)
         self.reads.quiet = False
@@ -184,8 +185,10 @@ class Session:
         return out
 
     def guard(self, data: bytes, now: float) -> bytes | None:
-        """Take bytes while `ordinary` if they are only reads of the frequent form; return the bytes to send, or None if
-        not taken."""
+        """Return the bytes to send for a chunk of only short, frequent reads; None if `receive` must take the chunk.
+
+        Call only while `ordinary`.
+        """
         self._ground.coverage.look()
         out = self.reads.guard_at_once(data, now)
         if out is not None:
@@ -193,7 +196,7 @@ class Session:
         return out
 
     def keep(self, data: bytes) -> bytes:
-        """Take bytes from the client to be judged later, by `go_on`."""
+        """Keep bytes from the client, for `go_on` to judge later."""
         self._expect(data)
         self.intake.keep(data)
         self._note_state()
@@ -208,15 +211,15 @@ class Session:
 
         Args:
             now: the server's clock, in Unix ms.
-            answered: whether the engine has; otherwise do what is possible on the client's own connection.
+            answered: whether the engine has answered; if not, the session does what it can on the client's connection.
 
         Returns:
             The bytes to send upstream. There may be another `question`.
 
         Raises:
-            RequestTooLargeError: more would have to be held than `request_limit` allows.
-            RefusedAtItsHeadError: a request is to be refused before it is complete.
-            OvertakenError: an upload must not be completed any more.
+            RequestTooLargeError: the buffer of a request would exceed `request_limit`.
+            RefusedAtItsHeadError: a request must be refused before it is complete.
+            OvertakenError: an upload must be cut off, because one of its keys has got deadlines.
         """
         self._ground.coverage.look()
         judge, intake = self._judge, self.intake
@@ -244,21 +247,27 @@ class Session:
         return out
 
     def close(self) -> None:
-        """Release what other clients may wait for, and the expected replies: the client has gone."""
-        self._multi.end()
+        """Note that the client has gone: other clients no longer wait for its requests, and no replies are expected."""
+        self._multi.abandon()
         self._upload.close()
-        self.replies = self._standing.replies = ReplySubstitution()  # expected replies refer to parts of this session
+        self.reads.close()
+        self.replies.close()
+        # Drop the expected replies: they refer to parts of this session.
+        self.replies = self._standing.replies = ReplySubstitution()
 
     def lengthen(self) -> None:
-        """Note that a long chunk has been sent: others may have to wait until it has run. They do not wait for a user
-        with limited permissions, who could hold up all others, nor for queued requests, which run with their EXEC."""
+        """Note that a long chunk has been sent: other connections may have to wait until it has run.
+
+        They do not wait for a user with limited permissions: any such user could hold them all up. Nor do they wait
+        for queued requests, which run only with their EXEC.
+        """
         standing = self._standing
         if self._standing.is_stranger or standing.limited or standing.rights.unasked:
             return
         if standing.transaction is not None:
             if standing.transaction.is_long:
                 return
-            standing.transaction.is_long = True  # count the chunk now too: it may have begun before the transaction
+            standing.transaction.is_long = True  # count this chunk now, too: it may begin before MULTI
         self._ground.streams.lengthen(self.pipeline)
 
     def sign(self, found: Callable[[], None]) -> bytes | None:
@@ -276,14 +285,14 @@ class Session:
         return self._take_out()
 
     def take_settled(self) -> bool:
-        """Return whether all reads under way have been answered since the last call."""
+        """Return whether all reads have been answered, the last of them since the previous call."""
         if not self.reads.take_settled():
             return False
         self._note_state()
         return True
 
     def drain(self) -> bytes | None:
-        """Return a sign, whose reply comes after those to all requests so far.
+        """Return a sign that shows when all requests so far have been answered.
 
         Returns:
             The bytes to send; `replies.outstanding` turns false when the sign's reply has come. None if no sign is
@@ -300,7 +309,7 @@ class Session:
         return self._out.last_sign >= self.replies.settled
 
     def probe(self) -> bytes | None:
-        """Return the loud sign that shows whether a silent one has been refused; None if not possible."""
+        """Return a loud sign, whose reply shows whether the server refused a silent one; None if not possible."""
         if self.intake.is_in_part or self._standing.next is not _FREE:
             return None
         standing = self._standing
@@ -308,10 +317,11 @@ class Session:
         return self._take_out() + self.replies.expect(b"", by_greeting=greets)
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
-        """Ask the server for this connection's identity, behind all that has been sent.
+        """Return the request for this connection's identity, which follows everything sent so far.
 
         Args:
-            hear: gets the identity after all earlier replies; None if the client cannot use shared connections.
+            hear: called with the identity after all earlier replies; with None if the client cannot use shared
+                connections.
 
         Returns:
             The bytes to send. None if that is not possible now.
@@ -339,20 +349,29 @@ class Session:
         """The user that the client last tried to log in as."""
         return self._standing.user
 
-    def may_go_jointly(self, now: float) -> bool:
-        """Return whether the next request, if it comes alone, may go in a script for several clients."""
-        return self._together.is_ordinary(now) and not self.replies.silence.suspected
+    def joint_check(self, *, transactions: bool = False) -> Callable[[float], bool]:
+        """Return a function that returns whether the client's requests may go in script calls for several clients.
+
+        The function takes the server's clock, in Unix ms. Use the function only while nothing goes over the client's
+        own connection. `transactions`: whether the requests are transactions.
+        """
+        together, rights = self._together, self._standing.rights
+        if not together.is_between or self.replies.silence.suspected:
+            return lambda _: False
+        if transactions:
+            return lambda now: rights.is_sure_of_all(now) and together.may_replace_transactions
+        return rights.is_sure_of_all
 
     def share(self) -> None:
         """Note that the client's requests go over shared connections."""
         self._standing.shares = True
 
     def share_no_more(self) -> None:
-        """Note that the connection is in a state that CLIENT INFO does not show."""
+        """Note that the client may not use shared connections: its state does not show in CLIENT INFO."""
         self._standing.unlike = True
 
     def discard(self) -> None:
-        """Drop received bytes that have not been sent: the client is disconnected, and only replies matter."""
+        """Drop received bytes that have not been sent: the client is disconnected, so only replies still matter."""
         self.intake.discard()
         self._announcing.expected = frozenset()
 

@@ -43,7 +43,7 @@ class Next(Enum):
 
 
 _GREETED: Final = (b"%", b"-")
-"""How the reply to a HELLO begins in RESP3, or if the server refuses it."""
+"""How the reply to a HELLO begins in RESP3, and how a refusal begins."""
 
 MOST_SUBSCRIPTIONS: Final = 100
 """How many channel names of one client to remember."""
@@ -61,9 +61,9 @@ class Subscriptions:
     __slots__ = ("_greetings", "_names", "_uncounted", "begun", "monitors", "resp3")
 
     def __init__(self) -> None:
-        self._greetings = 0  # how often a protocol has been asked for
+        self._greetings = 0  # how many HELLO requests named a protocol
         self.begun = self.resp3 = self.monitors = False
-        self._uncounted: set[bytes] = set()  # kinds with more names than are remembered
+        self._uncounted: set[bytes] = set()  # kinds of subscriptions with more names than are remembered
         self._names: set[tuple[bytes, int]] = set()  # hashes, because a name may have any length
 
     @property
@@ -82,10 +82,10 @@ class Subscriptions:
         self.resp3 = self.resp3 and resp3
 
     def learn(self) -> Callable[[bytes], bytes]:
-        """Return the function that takes the reply to the proxy's own HELLO, and returns the other frames, which are
-        the client's.
+        """Return a function that takes the reply to the proxy's own HELLO out of some frames and returns the others,
+        which are for the client.
 
-        In RESP2 those may be messages, which are arrays like the reply.
+        In RESP2 the other frames may be messages, which are arrays like the reply.
         """
         greetings = self._greetings
 
@@ -94,7 +94,7 @@ class Subscriptions:
             own = next((one for one in others if one.startswith(_GREETED) or b"\r\nserver\r\n" in one[:20]), None)
             if own is not None:
                 others.remove(own)
-                if self._greetings == greetings:  # else another protocol may have been asked for meanwhile
+                if self._greetings == greetings:  # else the client may have switched the protocol meanwhile
                     self.resp3 = own.startswith(b"%")
             return b"".join(others)
 
@@ -105,7 +105,7 @@ class Subscriptions:
 
         Args:
             name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or one of these with UN.
-            channels: its arguments; none to end all of that kind.
+            channels: the arguments; none to end all subscriptions of that kind.
         """
         self.begun = True
         ends = b"UN" in name
@@ -125,12 +125,12 @@ class Standing:
     """The state of one connection that several parts of its session share.
 
     Args:
-        rights: what its user may do.
-        login: whether the server wants a login.
-        hides_commands: whether the server may hide, before a login, that it does not know a command.
+        rights: the permissions of its user.
+        login: what is known of the client's login at first.
+        hides_commands: whether the server, before a login, may hide that it lacks a command.
 
     Attributes:
-        rights: what its user may do.
+        rights: the permissions of its user.
         permits: which keys a user with limited rights may give deadlines.
         login: whether the client has logged in.
         user: the name that it last tried to log in with.
@@ -185,17 +185,17 @@ class Standing:
 
     @property
     def is_stranger(self) -> bool:
-        """Whether the client has still to log in, as far as is known."""
+        """Whether the client must still log in, as far as is known."""
         return self.login is _STRANGER
 
     @property
     def is_proved(self) -> bool:
-        """Whether replies have shown that the server serves the client as it is."""
+        """Whether replies have shown that the server serves the client without a further login."""
         return self.login not in _UNPROVED
 
     @property
     def greets(self) -> bool:
-        """Whether a sign outside a transaction can be a HELLO, which is answered before a login too."""
+        """Whether a sign outside a transaction can be a HELLO, which the server answers even before a login."""
         return self.replies.hides_commands and self.next is _FREE and not self.subscriptions.begun
 
     @property
@@ -205,8 +205,8 @@ class Standing:
 
     @property
     def limited(self) -> bool:
-        """Whether some scripts are forbidden to the user. Assumed while the server cannot be asked, as in a
-        transaction."""
+        """Whether the user may not run every script. For an unchecked user this is assumed while the server cannot be
+        queried, as in a transaction."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
@@ -223,7 +223,7 @@ class Standing:
         return self.askable and not unlikely
 
     def replies_for_own(self) -> ReplySubstitution:
-        """Return `replies`, set to put signs that the server answers around the proxy's next request."""
+        """Return `replies`, set so that the server will answer the signs around the proxy's next request."""
         replies = self.replies
         apart = self.transaction is None
         replies.echoes = apart and self.hears_echoes
@@ -232,7 +232,7 @@ class Standing:
 
     @property
     def askable(self) -> bool:
-        """Whether a request of the proxy's own can be put into the stream now, and gets a reply."""
+        """Whether the proxy can put a request of its own into the stream now and get a reply to it."""
         return self.next is _FREE and self.end is not _BROKEN
 
 

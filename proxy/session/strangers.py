@@ -1,4 +1,4 @@
-"""Judge requests of clients that may not have logged in: do nothing for them that the server would not do.
+"""Judge requests of clients that may not have logged in: do for them only what the server would do.
 
 Its tests: tests/test_strangers.py.
 """
@@ -19,7 +19,7 @@ from proxy.wire.request import Kind, Request, RequestReader
 
 MOST_ARGUMENTS: Final = 10
 MOST_BYTES: Final = 16 * 1024
-"""Limits of servers on a request before a login: the number of arguments, and the size of one."""
+"""Limits of servers on a request before a login: the number of arguments, and the size of one argument in bytes."""
 
 _NOT_LOGGED_IN: Final = b"-NOAUTH Authentication required.\r\n"
 """The error is the same in all servers (`shared.noautherr`)."""
@@ -29,11 +29,11 @@ class Strangers:
     """Judges the requests of one connection while its client is a stranger.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
         without: does the engine's work on the client's own connection.
-        inquiry: finds out what the engine has to do.
+        inquiry: finds out what the engine must do.
 
     Attributes:
         tried: whether a login has been sent since the last RESET.
@@ -54,14 +54,14 @@ class Strangers:
         self.visited: set[int] = set()
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Wait for proof that the client has logged in before doing anything for it."""
+        """Return a question that waits for proof of the login; None if the proxy would do nothing for the request."""
         rewriter = self._ground.rewriter
         if request.kind is Kind.HEAD:
             concerns = True  # other clients would wait for the end of the upload
         elif self._ground.guarded and rewriter.reserved(request) is not None:
             concerns = True
         elif command is None:
-            has_quit = request.arguments[0].upper() == b"QUIT"  # its reply does not prove a login
+            has_quit = request.arguments[0].upper() == b"QUIT"  # QUIT's reply does not prove a login
             self._standing.end = End.QUIT if has_quit else End.OPEN
             concerns = False
         elif command.effect is Effect.CONNECTION or command.name.endswith(b"SUBSCRIBE"):
@@ -79,8 +79,8 @@ class Strangers:
         return None
 
     def reset(self) -> None:
-        """Note that a RESET is sent. If it may end a login, note the number of the next sign: no reply before that one
-        proves a login."""
+        """Note that a RESET is sent. If it may end a login, note the number of the next sign: no reply before that sign
+        proves another login."""
         standing = self._standing
         if standing.login not in (Login.STRANGER, Login.ADMITTED):
             standing.login = Login.UNPROVED

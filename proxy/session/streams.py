@@ -1,10 +1,10 @@
-"""Track requests that are under way when a prefix becomes covered: they were judged as if it were not.
+"""Track requests that are under way when a prefix becomes covered: they were judged as if their keys were not.
 
 Its tests: tests/test_streams.py.
 
 An upload was judged by its head. If a member gets a deadline during an upload that adds it, the new life would wrongly
-inherit the deadline. So before a prefix is covered the proxy waits for uploads, for a bounded time; then they are cut
-off, and the server does not run them.
+inherit the deadline. So before a prefix is covered the proxy waits for uploads, for a bounded time. Then it cuts off
+those that remain, and the server does not run them.
 
 A request that has been sent may still wait in the server behind others of its pipeline. The proxy has not recorded the
 keys of sent requests, so it waits, for a bounded time, for the long pipelines of all other connections.
@@ -24,14 +24,14 @@ a connection and runs all of it before it turns to the next one, so shorter chun
 
 
 class Stream:
-    """A request under way.
+    """An upload under way.
 
     Args:
         owner: the connection that sends it.
         keys: the keys to which it may add members.
 
     Attributes:
-        is_waited_for: whether others have to wait for it; false if the server may refuse the request.
+        is_waited_for: whether other connections must wait for it; false if the server may refuse the request.
         is_cut: whether it is cut off: no more of it may be sent.
         size: how many bytes of it have been sent.
     """
@@ -48,7 +48,7 @@ class Stream:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether others are waiting for its end now."""
+        """Whether other connections are waiting for its end now."""
         return bool(self._waiting)
 
     def on_end(self, call: Callable[[], None]) -> None:
@@ -63,10 +63,10 @@ class Stream:
 
 
 class Streams:
-    """All requests under way of a proxy.
+    """The uploads and long pipelines of all connections of a proxy.
 
     Attributes:
-        uploads: the requests that are still arriving.
+        uploads: the uploads under way.
         pipelines: connections that have sent long chunks which may not have run → number of the last chunk.
     """
 
@@ -81,7 +81,7 @@ class Streams:
         self.pipelines[owner] = self._chunks
 
     def ran(self, owner: Pipeline, chunk: int | None = None) -> None:
-        """Note that a pipeline has run or is no longer waited for, unless another long chunk was sent since."""
+        """Stop waiting for a pipeline; with `chunk`, only if that is still the number of its last long chunk."""
         if chunk is None or self.pipelines.get(owner) == chunk:
             self.pipelines.pop(owner, None)
 
@@ -90,23 +90,23 @@ class Streams:
         return tuple(other for other in self.pipelines if other is not owner)
 
     def begin(self, owner: object, keys: Iterable[bytes], *, is_waited_for: bool = True) -> Stream:
-        """Note a request whose head is about to be sent."""
+        """Note an upload whose head is about to be sent."""
         stream = Stream(owner, tuple(dict.fromkeys(keys)), is_waited_for=is_waited_for)
         self.uploads[stream] = None
         return stream
 
     def end(self, stream: Stream) -> None:
-        """Note that a request has run or never will. May be called repeatedly."""
+        """Note that an upload has run or never will. May be called repeatedly."""
         self.uploads.pop(stream, None)
         stream.ended()
 
     def cut(self, stream: Stream) -> None:
-        """Cut off a request: send no more of it."""
+        """Cut off an upload: send no more of it."""
         stream.is_cut = True
         self.end(stream)
 
     def cut_all(self, entries: Iterable[bytes]) -> None:
-        """Cut off every request that may add members to keys under some entries."""
+        """Cut off every upload that may add members to keys under some entries (covered prefixes)."""
         for stream in self.under(entries):
             self.cut(stream)
 

@@ -3,8 +3,8 @@
 Its tests: tests/test_together.py.
 
 A run of requests of one form is split column by column, without an object for each. A mixture is parsed: requests on
-members go together up to one that must be judged by itself, or that the server runs on different terms. Ordinary
-requests between them, on keys without deadlines, are forwarded unchanged.
+members go together until one must be judged by itself, or runs in the server on different terms. Ordinary requests
+between them, on keys without deadlines, are forwarded unchanged.
 
 This is done only if every request would be rewritten anyway and none would have to wait. Anything special is left to
 `Judge`, which takes requests one by one.
@@ -13,15 +13,15 @@ This is done only if every request would be rewritten anyway and none would have
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain
 from typing import Final, cast
 
 from proxy.commands.dialects import TOGETHER
 from proxy.commands.table import BATCHED, Command
 from proxy.session.ground import PLAIN, Ground
-from proxy.session.operations import LONGEST, Form, Operation, plan
+from proxy.session.operations import MIXED, OTHER_READS, OTHER_WRITES, Operation, plan, runs_of_one, script_for
 from proxy.session.outgoing import Outgoing
 from proxy.session.plain import BATCHED_RUNS
 from proxy.session.reads import Reads
@@ -30,18 +30,19 @@ from proxy.wire.batch import requests_size
 from proxy.wire.request import RequestReader, bulks
 from proxy.wire.runs import LEAST, MOST_BYTES, Run
 
-_POSITIVE: Final = re.compile(rb"(?:[1-9][0-9]{0,14}\r)+")
-_NUMBERS: Final = re.compile(rb"[-+.0-9\r]+")
 MOST_MIXED: Final = 200
 """Maximum number of requests in a call with several forms."""
 
-_BETWEEN: Final = b"\r\n*"
+_BETWEEN: Final = re.compile(rb"\r\n(?=\*[0-9]{1,4}\r\n\$)").search
 _NAME: Final = re.compile(rb"\*[0-9]{1,4}\r\n\$[0-9]{1,2}\r\n([a-zA-Z]+)\r\n").match
 _JOINED: Final = frozenset(spelled for name in BATCHED | TOGETHER for spelled in (name, name.lower()))
+_OTHERS: Final = frozenset(spelled for name in OTHER_WRITES for spelled in (name, name.lower()))
+_FOLLOW: Final = _JOINED | _OTHERS | {spelled for name in OTHER_READS for spelled in (name, name.lower())}
 _DEADLINE: Final = re.compile(
     rb"\r\n(?:P?EXPIREMEMBER|[HSZ]P?EXPIRE|FIELDEXPIRE|HSETEX|SADDEX"
     rb"|p?expiremember|[hsz]p?expire|fieldexpire|hsetex|saddex)\r\n"
 ).search
+_OTHER: Final = re.compile(rb"\r\n(?:%b)\r\n" % b"|".join(sorted(_OTHERS))).search
 _BYTES: Final = {bytes}
 _MOST_IN_VAIN: Final = 6
 _UNREADABLE: Final = 16
@@ -69,17 +70,17 @@ def _note_number(long_lists: set[bytes], names: list[bytes], number: int) -> Non
 
 
 def _nothing(number: int) -> None:
-    """Note nothing."""
+    """Ignore a long list: its name was not kept."""
 
 
 class Together:
     """Combines requests of one connection into script calls.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
-        reads: the reads under way, which must not be disturbed.
+        out: the stream to the server.
+        reads: the guarded reads under way, which must not be disturbed.
     """
 
     __slots__ = ("_coverage", "_ground", "_in_vain", "_left", "_out", "_reads", "_rewriter", "_standing")
@@ -98,7 +99,36 @@ class Together:
         """Return whether a chunk may contain requests that can go together."""
         if not self._may_queue(now) and not self.is_ordinary(now):
             return False
-        return BATCHED_RUNS.may_be_in(data) or _DEADLINE(data) is not None
+        return BATCHED_RUNS.may_be_in(data) or _DEADLINE(data) is not None or _OTHER(data) is not None
+
+    def take_transaction(self, requests: list[list[bytes]], data: bytes, now: float) -> bool:
+        """Send one call instead of a whole transaction: the call is atomic too, and much cheaper.
+
+        Args:
+            requests: the parsed requests of a chunk, of which the first is a MULTI.
+            data: the chunk.
+            now: the server's clock, in Unix ms.
+
+        Returns:
+            Whether they were sent.
+
+        Raises:
+            AttributeError, TypeError: an element of a request is not bytes.
+        """
+        if len(data) > MOST_BYTES or not self.is_ordinary(now):
+            return False
+        few = self._ground.checks.joinable.few_of(requests)
+        if few is None or not self.may_replace_transactions:
+            return False
+        self._put(few.operations, now, transaction=True, free=few.free)
+        return True
+
+    @property
+    def may_replace_transactions(self) -> bool:
+        """Whether nothing can make a MULTI or an EXEC of the client fail."""
+        standing, has = self._standing, self._rewriter.server.has
+        may_fail = standing.watched.begun or not (standing.rights.all_may and standing.is_proved)
+        return not may_fail and has(b"MULTI") and has(b"EXEC")
 
     def take(self, data: bytes, begin: int, now: float) -> int:
         """Send the requests that can go together, from a position where a request begins.
@@ -132,32 +162,27 @@ class Together:
         return taken > 0
 
     def _send(self, run: Run, now: float) -> int:
-        """Send a run, or the part of it that can go; return how many of the client's bytes that replaces."""
+        """Send one call for a run, or for its beginning; return the size of the replaced requests, in bytes."""
         form = self._rewriter.operations.form(run.name, run.size, run.column(run.size - 1)[0])
         if form is None:
             return 0
         keys = run.column(1)
         is_covered = self._coverage.covers
-        if not form.of_own and not all(map(is_covered, keys)):
+        if not form.of_own and not all(map(is_covered, set(keys))):
             run, keys = self._beginning(run, keys, next(i for i, key in enumerate(keys) if not is_covered(key)))
         if keys and (count := self._rewriter.calls.length_in_slot(keys)) < len(keys):
             run, keys = self._beginning(run, keys, count)
         if not keys:
             return 0
-        names = list(dict.fromkeys(keys))
-        if form.unit and not self._note_deadlines(form, run, names, now):
+        columns = self._ground.checks.joinable.columns(run, form)
+        if columns is None:
             return 0
-        if form.scored and not _NUMBERS.fullmatch(b"\r".join(run.column(2))):
-            return 0  # an argument in the place of a score may be an option
-        if len(names) == 1:
-            runs = bytes((1, 1, run.count))
-        else:
-            numbers = {name: number for number, name in enumerate(names, 1)}
-            runs = b"".join([bytes((1, numbers[key], sum(1 for _ in same))) for key, same in groupby(keys)])
-        tail = run.encoded(2, form.end)
-        call = self._rewriter.calls.batch([form], names, runs, tail, (form.end - 2) * run.count)
+        if columns.delay:
+            self._rewriter.marks.expect(keys, now + columns.delay)
+        names = list(dict.fromkeys(keys))
+        call = self._rewriter.calls.batch([form], names, runs_of_one(keys, names), columns.tail, columns.size)
         self._rewriter.calls.count(form.script, run.count)
-        self._out.put_together(call(False), run.count, self._took_long(names))
+        self._out.put_together(call(False), run.count, self._took_long(names), counts=form.counts)
         return run.length
 
     @staticmethod
@@ -165,25 +190,10 @@ class Together:
         """Return a run of the first `count` requests, and their keys; no keys if there are too few requests."""
         return (run.beginning(count), keys[:count]) if count >= LEAST else (run, [])
 
-    def _note_deadlines(self, form: Form, run: Run, names: list[bytes], now: float) -> bool:
-        """Note deadlines for the sweeper; return False if the requests must be judged one by one."""
-        if form.end < run.size and len(set(run.column(4))) > 1:
-            return False
-        if not self._ground.checks.long_lists.isdisjoint(names):
-            return False
-        terms = run.column(3)
-        if not _POSITIVE.fullmatch(b"\r".join(terms) + b"\r") or self._coverage.unconfirmed(names):
-            return False
-        delays = [int(term) * form.unit for term in terms]
-        if max(delays) > LONGEST:
-            return False
-        self._rewriter.marks.expect(names, now + min(delays))
-        return True
-
     def _take_mixed(self, data: bytes, begin: int, now: float) -> int:
         """Send the requests of several forms that can go together; return the position after them."""
         name = _NAME(data, begin)
-        if name is None or name[1] not in _JOINED or self._is_of_cluster:
+        if name is None or not self._may_join(name[1]) or self._is_of_cluster:
             return begin
         queued = self._may_queue(now)
         if not (queued or self.is_ordinary(now)) or not self._may_begin(data, begin):
@@ -217,37 +227,50 @@ class Together:
             position = end
         return position
 
+    def _may_join(self, name: bytes) -> bool:
+        """Return whether requests with a command name, as the client spells it, may have a form on this server."""
+        if name in _OTHERS:
+            return True
+        if name not in _JOINED:
+            return False
+        upper = name.upper()
+        return upper in BATCHED or self._rewriter.server.dialect(upper) is not None
+
     def _give_up(self, begin: int, left: int) -> int:
-        """Judge at least `left` requests one by one; more after each further piece in a row that was parsed for
+        """Have at least `left` requests judged one by one, and more after each further piece that was parsed for
         nothing."""
         self._in_vain = min(self._in_vain + 1, _MOST_IN_VAIN)
         self._left = max(left, (1 << self._in_vain) - 2)
         return begin
 
     def _may_begin(self, data: bytes, begin: int) -> bool:
-        """Return whether there are enough requests, and the first ones may go together: checking the whole piece costs
-        more.
+        """Return whether there are enough requests and the first ones may go together, without the cost of parsing the
+        whole piece.
 
-        Part of an argument may look like the beginning of a request: then requests may be judged one by one needlessly.
+        If part of an argument looks like the beginning of a request, the result may be False without need.
         """
         position = begin
         for place in range(LEAST):
             name = _NAME(data, position)
-            if name is None or not (name[1] in _JOINED or name[1] in PLAIN):
+            if name is None or not (name[1] in _FOLLOW or name[1] in PLAIN):
                 self._left = max(0, place - 1)
                 return False
-            position = data.find(_BETWEEN, position) + 2
-        first = self._ground.batch.parse(data[begin : position if position > 1 else begin + MOST_BYTES])
+            between = _BETWEEN(data, position)
+            if between is None:
+                position = begin + MOST_BYTES
+                break
+            position = between.end()
+        first = self._ground.batch.parse(data[begin:position])
         if first is None or len(first[0]) < LEAST or set(map(type, chain.from_iterable(first[0]))) != _BYTES:
             return True
-        _, count = self._groups(first[0][:LEAST], mixes=False)
+        _, count = self._groups(first[0][:LEAST], mixes=self._standing.transaction is None)
         if count == LEAST:
             return True
         self._left = max(0, count - 1)
         return False
 
     def _queue(self, requests: list[list[bytes]], begin: int, now: float) -> int:
-        """Queue the first group of requests together in the open transaction; return the position after it."""
+        """Queue the first group of requests as one call in the open transaction; return the position after it."""
         groups, count = self._groups(requests, mixes=False)
         ahead = 0
         for group in groups:
@@ -270,14 +293,14 @@ class Together:
     def _groups(
         self, requests: list[list[bytes]], *, mixes: bool = True
     ) -> tuple[list[list[Operation] | list[None]], int]:
-        """Return the groups that go as one call each or are forwarded unchanged, and the number of requests in them.
+        """Return groups, each to be sent as one call or forwarded unchanged, and the number of requests in them.
 
-        `mixes`: whether a call may include ordinary requests.
+        `mixes`: whether a call may include ordinary requests, and requests on different terms.
         """
-        read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.checks.long_lists
+        read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
         groups: list[list[Operation] | list[None]] = []
         group: list[Operation] = []
-        alike = ""
+        alike = ""  # the letters of the forms that may follow in the group; empty if requests are forwarded
         covered: set[bytes] = set()
         confirmed: set[bytes] = set()
         for place, request in enumerate(requests):
@@ -288,15 +311,18 @@ class Together:
                     if key in long_lists or not coverage.is_confirmed(key):
                         return groups, place
                     confirmed.add(key)
-                if form.does == "o":
-                    if mixes and group and alike is form.alike and not coverage.touches((request,)):
-                        group.append(operation)
-                        continue
-                elif form.of_own or key in covered or coverage.covers(key):
+                needs = form.of_own or key in covered or coverage.covers(key)
+                if needs and (mixes or (form.names_members and not form.counts)):
                     covered.add(key)
-                    if form.alike is not alike:
-                        group, alike = [], form.alike
+                    if form.does not in alike:
+                        if form.does == "q":
+                            return groups, place
+                        alike = form.alike if form.reads or not mixes else MIXED
+                        group = []
                         groups.append(group)
+                    group.append(operation)
+                    continue
+                if mixes and form.does in alike and not form.names_members:
                     group.append(operation)
                     continue
             if request[0] not in PLAIN or coverage.touches((request,)):
@@ -307,21 +333,28 @@ class Together:
             cast(list[None], groups[-1]).append(None)
         return groups, len(requests)
 
-    def _put(self, operations: list[Operation], now: float) -> None:
-        """Send one call for some requests."""
-        keys, forms, runs = plan(operations)
+    def _put(
+        self, operations: list[Operation], now: float, *, transaction: bool = False, free: Collection[int] = ()
+    ) -> None:
+        """Send one call for some requests; `transaction`: also for the MULTI and EXEC around them; `free`: as in
+        `Few`."""
+        forms = [operation.form for operation in operations]
+        different, keys, runs = plan(forms, [operation.key for operation in operations])
         words = [word for operation in operations for word in operation.words]
         delays = [operation.delay for operation in operations if operation.delay]
         if delays:
             self._rewriter.marks.expect(keys, now + min(delays))
-        call = self._rewriter.calls.batch(forms, keys, runs, bulks(words), len(words))
-        self._rewriter.calls.count_all(operations)
+        script = script_for(different, transaction=transaction)
+        assert script is not None  # there is one for each group
+        call = self._rewriter.calls.batch(different, keys, runs, bulks(words), len(words), terms=script[1])
+        self._rewriter.calls.count_all(forms)
         count, took_long = len(operations), self._took_long(keys)
-        transaction = self._standing.transaction
-        if transaction is None:
-            self._out.put_together(call(False), count, took_long)
+        begun = self._standing.transaction
+        if begun is None:
+            counts = any(form.counts for form in different)
+            self._out.put_together(call(False), count, took_long, transaction=transaction, free=free, counts=counts)
             return
-        transaction.queue_together(operations, keys)
+        begun.queue_together(operations, keys)
         first = operations[0]
         name = first.form.name
         command = cast(Command, self._rewriter.command(name))
@@ -329,33 +362,36 @@ class Together:
         self._out.queue_together(call(False), count, took_long, guard=guard)
 
     def _took_long(self, names: list[bytes]) -> Callable[[int], None]:
-        """Return the function that notes a long list: the reply gives the number of its key.
+        """Return the function that notes a long list. It takes the number of the list's key, which the reply gives.
 
         The function is kept until the reply comes, so it holds no long names.
         """
         if sum(map(len, names)) > _MOST_NAMED:
             return _nothing
-        return partial(_note_number, self._ground.checks.long_lists, names)
+        return partial(_note_number, self._ground.long_lists, names)
 
     def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in its ordinary state, in which requests may go together."""
-        return self._standing.transaction is None and self._is_at_ease(now)
+        return self.is_between and self._standing.rights.is_sure_of_all(now)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the connection is in its ordinary state, regardless of its user's permissions."""
+        return self._standing.transaction is None and self._is_at_ease
 
     def _may_queue(self, now: float) -> bool:
         """Return whether a transaction is open in which several requests may go as one."""
         is_open = self._standing.transaction is not None and self._out.can_put_aside
-        return is_open and not self._coverage.blind and self._is_at_ease(now)
+        may_go = is_open and not self._coverage.blind and self._is_at_ease
+        return may_go and self._standing.rights.is_sure_of_all(now)
 
-    def _is_at_ease(self, now: float) -> bool:
-        standing, rights = self._standing, self._standing.rights
+    @property
+    def _is_at_ease(self) -> bool:
+        standing = self._standing
         return not (
             standing.next is not _FREE
             or standing.is_link
             or standing.login is _STRANGER
             or standing.subscriptions.begun
             or self._reads.under_way
-            or rights.by_state
-            or rights.unsure(now)
-            or standing.limited
-            or rights.confinement
         )

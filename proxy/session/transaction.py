@@ -1,4 +1,4 @@
-"""The requests that a client has queued since its MULTI, as far as they concern deadlines: checked again before EXEC.
+"""Track what the requests queued since a MULTI may do to deadlines: before EXEC their keys are checked again.
 
 Its tests: tests/test_session.py.
 """
@@ -20,7 +20,7 @@ REMEMBERED: Final = 100_000
 
 
 LONGEST: Final = 1024
-"""Maximum size of an argument to remember, unless it is a covered key; longer ones are rarely keys."""
+"""Maximum size, in bytes, of an argument to remember, unless it is a covered key; longer arguments are rarely keys."""
 
 CLEARED_AT_MOST: Final = 100
 """Maximum number of a transaction's keys from which due members are removed in front of its requests."""
@@ -40,12 +40,12 @@ class Transaction:
         owner: the connection's pipeline.
 
     Attributes:
-        anticipates: whether the last request is judged as if its keys had deadlines, because they are about to get
-            some.
-        presumed: what it presumes of its keys.
+        anticipates: whether the last request is judged as if its keys had deadlines, because the keys are about to
+            get some.
+        presumed: its assumptions about its keys' deadlines.
         is_long: whether a long chunk of it has been sent.
-        has_begun: returns whether all requests before it have been answered, so that nothing of this connection runs
-            until the transaction ends; None if unknown.
+        has_begun: returns whether all requests before the transaction have been answered, so that nothing of this
+            connection runs until the transaction ends; None if unknown.
     """
 
     def __init__(self, coverage: Coverage, owner: Pipeline) -> None:
@@ -66,7 +66,7 @@ class Transaction:
         self.has_begun: Callable[[], bool] | None = None
 
     def expect_beginning(self) -> Callable[[], None]:
-        """Return the callback for the sign in front of MULTI: all earlier requests have been answered."""
+        """Return the callback for the sign in front of MULTI, called when all earlier requests have been answered."""
         begun: list[bool] = []
         self.has_begun = lambda: bool(begun)
         return lambda: begun.append(True)
@@ -78,7 +78,7 @@ class Transaction:
 
     @property
     def names(self) -> set[bytes]:
-        """Every argument of the queued requests, including their keys."""
+        """The remembered arguments of the queued requests, including their keys."""
         return self._arguments
 
     @property
@@ -88,12 +88,12 @@ class Transaction:
 
     @property
     def blind_keys(self) -> list[bytes]:
-        """Covered keys to which a queued request might add members unchecked: no script sees which are absent."""
+        """Covered keys to which a queued request might add members without a script that checks which are absent."""
         return self._coverage.among(self._blind)
 
     @property
     def follows_writes(self) -> bool:
-        """Whether a request queued before the last one writes, and so may remove members."""
+        """Whether the last request, if it writes, follows another that writes and so may remove members."""
         return self._writes > 1
 
     def queue(
@@ -105,7 +105,7 @@ class Transaction:
             command: the request's entry in the table, if any.
             arguments: its arguments, the command's name first.
             blind_keys: the keys to which it might add members unchecked.
-            reads: whether the server says that it writes nothing.
+            reads: whether it only reads.
         """
         self._writes += not reads
         if len(self._arguments) <= REMEMBERED:
@@ -119,7 +119,7 @@ class Transaction:
         keys = command.keys(arguments) or ()
         voided = blind_keys and not self.follows_writes and command.effect is not Effect.IMPORT
         if command.effect in JUDGED | BLIND and not self.anticipates and not voided:
-            # Forwarded unchanged because its keys have no deadlines. They may have some when the transaction runs.
+            # The request is forwarded unchanged because its keys have no deadlines; by EXEC they may have some.
             self._keep(set(keys).difference(self._coverage.among(keys)), self._unjudged)
 
     def queue_together(self, operations: Iterable[Operation], keys: Collection[bytes]) -> None:
@@ -148,12 +148,12 @@ class Transaction:
     def rewritten(
         self, command: Command, arguments: list[bytes], delay: float, *, marks: bool, having: Set[bytes] = frozenset()
     ) -> None:
-        """Remember which keys a request that was replaced may give deadlines.
+        """Remember the keys to which a replaced request may give deadlines.
 
         Args:
             command: the request's entry in the table.
             arguments: its arguments.
-            delay: in how many ms from EXEC, if known; 0 or less if it only removes.
+            delay: the deadline, in ms from EXEC; infinite if unknown, 0 or less if the request only removes.
             marks: whether to announce these keys to other proxies.
             having: its keys that are known to have deadlines.
         """
@@ -171,17 +171,20 @@ class Transaction:
                 )
 
     def presume(self, keys: Iterable[bytes]) -> None:
-        """Note that a request is queued unchanged because its keys have no deadlines: checked again before EXEC."""
+        """Note a request queued unchanged because its keys have no deadlines; before EXEC they are checked again."""
         self._keep(self._coverage.among(self.presumed.behind(keys)), self.presumed.without)
 
     @property
     def cleared(self) -> Set[bytes]:
-        """The keys of the transaction's present database from which due members are removed in front of its
+        """The keys of the transaction's current database from which due members are removed in front of its
         requests."""
         return self._cleared
 
     def to_clear(self, names: Iterable[bytes]) -> list[bytes]:
-        """Return those covered keys among some names from which to remove due members, `CLEARED_AT_MOST` in all."""
+        """Return the covered keys among some names from which to remove due members.
+
+        At most `CLEARED_AT_MOST` in one transaction.
+        """
         covered = self._coverage.among(names)
         return [key for key in covered if key not in self._cleared][: CLEARED_AT_MOST - self._clearings]
 
@@ -197,6 +200,6 @@ class Transaction:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a key of an unchanged request has been covered since, by someone other than this connection."""
+        """Whether a key of a request queued unchanged has been covered since, by another connection or proxy."""
         unjudged = self._coverage.among(self._unjudged)
         return bool(unjudged) and self._coverage.others_cover(unjudged, self._owner.mark)

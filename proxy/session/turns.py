@@ -1,4 +1,4 @@
-"""How much of one connection is judged in one turn: the more connections wait, the less.
+"""Limit how much of one connection is judged in one turn: the more connections wait, the less.
 
 Its tests: tests/test_turns.py.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
-REQUESTS: Final = 500
+REQUESTS: Final = 300
 RUNS: Final = 20
 BYTES: Final = 256 * 1024
-"""The turn of a connection when no other waits: a chunk as read from a socket."""
+"""The limits of a turn while no other connection waits. A chunk read from a socket has at most `BYTES`."""
 
 STRANGERS_BYTES: Final = 16 * 1024
-"""The turn of a stranger in bytes: there may be many strangers, and inline requests take longest to parse."""
+"""The limit of a stranger's turn, in bytes: there may be many strangers, and inline requests take longest to parse."""
 
 _FEWEST: Final = 16
 _LEAST: Final = 8 * 1024
-"""The shortest turn. Switching to another connection takes as long as some requests."""
+"""The lower bounds of the limits: to switch to another connection takes as long as several requests."""
 
 
 class Turns:

@@ -1,4 +1,4 @@
-"""Uploads, requests that are sent on while they arrive: check again before the last byte is sent.
+"""Track uploads (requests forwarded while they arrive), and check their keys again before the last byte is sent.
 
 Its tests: tests/test_streams.py.
 """
@@ -17,20 +17,19 @@ from proxy.session.streams import Stream
 from proxy.wire.request import Request
 
 LARGE: Final = 1024 * 1024
-"""An upload longer than this, in bytes, is followed by a sign: it may still wait to be sent long after its end has
-arrived."""
+"""Minimum size, in bytes, of an upload that a sign follows: the server may get the end long after the proxy."""
 
 
 class Upload:
     """The current upload, and earlier ones that may not have run.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
 
     Attributes:
-        stream: the upload, while others may have to wait for its end.
+        stream: the upload, while other connections may have to wait for its end.
     """
 
     __slots__ = ("_adding", "_coverage", "_keys", "_out", "_signed", "_standing", "_streams", "stream")
@@ -46,8 +45,8 @@ class Upload:
         self._signed: list[Stream] = []  # uploads sent whole; signs will show that they have run
 
     def begin(self, command: Command, request: Request) -> None:
-        """Note that the head of a request is forwarded unchanged. Not within a transaction, which is checked before
-        EXEC."""
+        """Note that the head of a request is forwarded unchanged. Not within a transaction, whose keys are checked
+        before EXEC."""
         standing = self._standing
         keys = command.keys(request.arguments) or []
         # No script removes due members for a user who may run none.
@@ -57,11 +56,11 @@ class Upload:
         self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
 
     def begin_unnamed(self, keys: list[bytes]) -> None:
-        """Note a request that is not in the table; `keys`: the first argument of a head; empty for a whole request."""
+        """Note a request whose command is not in the table; `keys`: its first argument if it is a head, else empty."""
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:
-        """Return what to do before the last byte is sent: more members may be due or absent by now."""
+        """Return the work to do before the last byte is sent, because more members may be due or absent by now."""
         keys, self._keys = self._keys, []
         adding, self._adding = self._adding, []
         due = self._coverage.among(keys)

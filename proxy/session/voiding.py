@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from proxy.scripts.naming import Names
 
 ROOM: Final = 1000
-"""About how many members, and pairs of key and database, one call looks at."""
+"""About how many members, and pairs of key and database, one call examines."""
 
 _KEYS: Final = 128
 _MEMBERS: Final = 500
@@ -23,7 +23,7 @@ Absent: TypeAlias = Sequence[tuple[bytes, tuple[bytes, ...] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Voiding:
-    """One call, to be repeated while its result asks for more.
+    """One script call, to be repeated while its result gives a place to go on from.
 
     Attributes:
         keys: KEYS of the script.

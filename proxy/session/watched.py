@@ -1,4 +1,4 @@
-"""The keys that one connection watches. A deadline that passes in one of them is a change that must make EXEC fail.
+"""Track the keys that one connection watches: a deadline that passes in one of them must make EXEC fail.
 
 Its tests: tests/test_blind.py.
 """
@@ -18,14 +18,16 @@ class Watched:
 
     Attributes:
         keys: the keys, including those without deadlines, which may get some.
-        everywhere: whether there are too many keys to remember: then due members of all keys are removed before EXEC.
+        begun: whether the client may watch any key.
+        everywhere: whether there are too many keys to remember: then due members of every key are removed before EXEC.
         size: about how many bytes the keys take.
         earliest: their next deadline when the transaction began, in Unix ms, as far as is known.
     """
 
-    __slots__ = ("earliest", "everywhere", "keys", "size")
+    __slots__ = ("begun", "earliest", "everywhere", "keys", "size")
 
     def __init__(self) -> None:
+        self.begun = False
         self.keys: set[bytes] = set()
         self.everywhere = False
         self.size = 0
@@ -35,7 +37,8 @@ class Watched:
         return self.everywhere or bool(self.keys)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        """Remember more keys, except for long names, which get no deadlines."""
+        """Remember more keys, except those with long names, which get no deadlines."""
+        self.begun = True
         if self.everywhere:
             return
         new = {key for key in keys if len(key) <= LONGEST_NAME} - self.keys
@@ -43,7 +46,7 @@ class Watched:
         self.size += NAME_SIZE * len(new) + sum(map(len, new))
         if len(self.keys) > REMEMBERED:
             self.clear()
-            self.everywhere = True
+            self.begun = self.everywhere = True
 
     def hear(self, scores: bytes) -> None:
         """Take the reply with the next deadlines."""
@@ -51,6 +54,7 @@ class Watched:
 
     def clear(self) -> None:
         """Forget the keys, as the server has."""
+        self.begun = False
         self.earliest = math.inf
         if self:
             self.keys = set()

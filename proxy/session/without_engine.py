@@ -21,14 +21,14 @@ class WithoutEngine:
     """Decides when a session does the engine's work, and for which keys; `Alone` does it.
 
     Args:
-        ground: what all sessions share.
+        ground: the objects that all sessions share.
         standing: the state of the connection.
-        out: what goes upstream.
+        out: the stream to the server.
 
     Attributes:
         alone: does the work.
         unaided: whether the engine has failed for the current request.
-        coming: keys of the requests in the same chunk.
+        coming: keys of the requests in the current chunk.
     """
 
     __slots__ = ("_coverage", "_ground", "_out", "_standing", "alone", "coming", "unaided")
@@ -56,7 +56,7 @@ class WithoutEngine:
         self.alone.sent()
 
     def look_ahead(self, requests: Iterable[list[bytes]]) -> None:
-        """Note the keys of requests in one chunk, as many as one script looks at."""
+        """Note the keys of the requests in one chunk, but no more keys than one script examines."""
         if not self.is_needed:
             self.coming = []
             return
@@ -70,7 +70,7 @@ class WithoutEngine:
         self.coming = list(keys)[:KEYS_AT_ONCE]
 
     def shows(self, command: Command | None, request: Request) -> bool:
-        """Return whether a request may access collections from which only this connection can remove due members."""
+        """Return whether a request may access collections from which due members must be removed on this connection."""
         if not self.is_needed:
             return False
         if command is not None and command.effect is Effect.MULTI:
@@ -79,10 +79,10 @@ class WithoutEngine:
         return everywhere or bool(self._ground.rewriter.named(command, request.arguments))
 
     def question(self, command: Command | None, request: Request, now: float) -> Question | None:
-        """Put scripts that do the engine's work in front of a request. Not in a transaction.
+        """Put scripts that do the engine's work in front of a request; in a transaction, do nothing.
 
         Returns:
-            The question: wait for the scripts' replies. None if the request can follow directly.
+            A question that waits for the scripts' replies; None if there is nothing to wait for.
         """
         alone, standing = self.alone, self._standing
         if not self.is_needed or standing.transaction is not None or not standing.askable:

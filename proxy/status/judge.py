@@ -10,10 +10,10 @@ from typing import Final
 from proxy.status.shape import State, Upstream
 
 LATE_SECONDS: Final = 10.0
-"""How long the earliest deadline may be overdue before that counts as trouble."""
+"""Maximum harmless delay of the earliest deadline, in seconds."""
 
 AHEAD_SECONDS: Final = 1.0
-"""How far the clocks of server and proxy may differ."""
+"""Maximum harmless difference between the clocks of server and proxy, in seconds."""
 
 _GOOD: Final = State(level="good", text="Good: clients are served, and members are removed on time.", advice=None)
 
@@ -25,7 +25,7 @@ def judge(*, hung: str | None, obstacle: str | None, upstream: Upstream, blind: 
         hung: which worker hangs, as a phrase; None if none does.
         obstacle: what prevents serving clients, or None.
         upstream: the server.
-        blind: whether the proxy may not know every covered prefix.
+        blind: whether the proxy may be missing covered prefixes.
         lost: events that the server refused in the last 15 minutes.
         now: Unix time, by this machine's clock.
     """

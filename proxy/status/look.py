@@ -30,15 +30,15 @@ LISTED: Final = 64
 """Maximum number of prefixes, and of rules, to list."""
 
 SAMPLED: Final = 500
-"""Keys of the indexes to sample for the prefixes: 0.3 ms of the server's time."""
+"""Number of keys to sample from the indexes for the prefixes: 0.3 ms of the server's time."""
 
 SIZED: Final = 200
-"""Keys whose deadlines to count: 0.2 ms."""
+"""Number of keys whose deadlines to count: 0.2 ms of the server's time."""
 
 BIGGEST: Final = 10
 
 SAMPLE_SECONDS: Final = 10.0
-"""How long to use a sample, unless an index has grown or shrunk by more than a tenth."""
+"""How long to use a sample. A new one is taken earlier if an index has grown or shrunk by more than a tenth."""
 
 _CLUSTERED: Final = "a cluster node has an index for each slot, and counting would take a call for each"
 _MAY_NOT: Final = "the proxy's own user may not count them: grant +zcount"
@@ -48,9 +48,9 @@ class _Sample:
     """A random sample of keys with deadlines.
 
     Attributes:
-        moment: when it was taken, by the monotonic clock.
-        totals: database → number of its keys with deadlines.
-        keys: database → whether the sample contains all of its keys, and the keys.
+        moment: when the sample was taken, by the monotonic clock.
+        totals: database → number of keys with deadlines.
+        keys: database → whether the sample contains all keys with deadlines, and the keys.
         biggest: the keys with the most deadlines.
     """
 
@@ -63,7 +63,7 @@ class _Sample:
         self.biggest = biggest
 
     def is_good_for(self, totals: dict[int, int]) -> bool:
-        """Return whether the sample is still representative: recent, and with about the same number of keys."""
+        """Return whether the sample is still representative: recent, and with hardly changed numbers of keys."""
         return (
             time.monotonic() - self.moment < SAMPLE_SECONDS
             and totals.keys() == self.totals.keys()
@@ -79,7 +79,7 @@ class ServerLook:
         caller: sends the queries.
         names: the names of the proxy's own keys.
         coverage: the covered prefixes.
-        tracker: tells whether the server is reachable.
+        tracker: knows whether the server is reachable.
         proxies: counts other proxies.
         with_names: whether to show names of keys.
     """
@@ -213,7 +213,7 @@ class ServerLook:
                 exact = exact and complete
                 for key in keys:
                     if key in whole_names:
-                        found[key, True] += 1  # a whole name is its own entry
+                        found[key, True] += 1  # a covered whole name counts only the key of that name
                         continue
                     beginning = next((key[:size] for size in lengths if key[:size] in beginnings), None)
                     if beginning is not None:

@@ -1,4 +1,4 @@
-"""Make names of keys safe to display: clients choose them, with any bytes and of any length.
+"""Make names of keys safe to display: clients choose names with any bytes and of any length.
 
 Its tests: tests/test_status_page.py.
 """

@@ -1,4 +1,4 @@
-"""Render the status page: one file that loads nothing from elsewhere. Without JavaScript it is a table.
+"""Render the status page: one file that loads nothing from elsewhere. Without JavaScript the page shows tables.
 
 Its tests: tests/test_status_page.py.
 """
@@ -24,7 +24,7 @@ from proxy.status.words import clock
 _PLACE: Final = re.compile(r"<!--(data|rows)-->")
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 _LONG: Final = 24
-"""Cells longer than this may be broken into lines."""
+"""Cells with more characters than this may be broken into lines."""
 _WRAPS: Final = ' class="free"'
 
 
@@ -35,7 +35,7 @@ def _template() -> str:
 
 @cache
 def _headers() -> dict[str, str]:
-    """Return headers that allow the page only its own style and script, and to fetch its figures."""
+    """Return headers that allow the page only its own style, script and icon, and to fetch its figures."""
     hashes = {
         kind: base64.b64encode(sha256(text.encode()).digest()).decode() for kind, text in _INLINE.findall(_template())
     }
@@ -58,7 +58,7 @@ def _headers() -> dict[str, str]:
 
 
 class Page:
-    """The page and its figures: rendered once for all concurrent requests.
+    """The page and its figures. They are rendered once for all concurrent requests.
 
     Args:
         board: collects the figures.

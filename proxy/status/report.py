@@ -1,4 +1,4 @@
-"""What each process reports for the status page: numbers taken from its metrics.
+"""The report of each process for the status page: numbers taken from its metrics.
 
 Its tests: tests/test_status_page.py.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from proxy.metrics.table import Metrics
 
 COUNTERS: Final = ("removed", "shared", "scripted", "held", "refused", "lost")
-"""The counters in `Report.counts`, in this order; after them come the removals, by how late they were."""
+"""The counters in `Report.counts`, in this order. Behind them are the numbers of removals, by how late they were."""
 
 EVERY_SECONDS: Final = 5.0
 """Interval between samples."""
@@ -23,7 +23,7 @@ SAMPLES: Final = 181
 """How many samples to keep: together they span 15 minutes."""
 
 DELAY_BOUNDS: Final[tuple[float, ...]] = Metrics().removal_delay_seconds.bounds
-"""The upper bounds, in seconds, of the classes in which delays are counted; a last class has no bound."""
+"""The upper bounds, in seconds, of the classes in which delays are counted. One more class, the last, has no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Report:
     """The state of one process.
 
     Attributes:
-        counts: the counters, in the order of `COUNTERS`, then the removals by how late they were.
+        counts: the counters, in the order of `COUNTERS`; then the numbers of removals, by how late they were.
         upstream: the address of the server.
         reachable: whether the control connection is up.
-        blind: whether the process may not know every covered prefix.
-        clients: the number of its clients.
-        covered: the number of its covered prefixes.
+        blind: whether the process may be missing covered prefixes.
+        clients: the number of clients of the process.
+        covered: the number of covered prefixes.
         next_deadline: Unix time of the earliest deadline; 0 if there is none.
         clock_offset: how far the server's clock is ahead of this machine's, in seconds.
         sentinels: the number of Sentinels that answer.
@@ -90,9 +90,9 @@ def report_of(metrics: Metrics) -> Report:
 
 
 def quantile(part: float, counts: Sequence[int], bounds: Sequence[float] = DELAY_BOUNDS) -> float | None:
-    """Return a quantile of values counted in classes, interpolated within its class; None if there are no values.
+    """Return a quantile of values counted in classes, interpolated within a class; None if there are no values.
 
-    Values above the last bound count as equal to it.
+    Values above the last bound count as equal to that bound.
     """
     total = sum(counts)
     if not total:
@@ -112,7 +112,7 @@ class Span(NamedTuple):
     """The counts of a span of time.
 
     Attributes:
-        seconds: the length of the time.
+        seconds: the length of the span.
         counts: the differences, in the order of `Report.counts`.
     """
 
@@ -133,10 +133,10 @@ class Span(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What the charts show for the time between two samples.
+    """The data of the charts for the time between two samples.
 
     Attributes:
-        moment: its end, by the monotonic clock.
+        moment: the end of that time, by the monotonic clock.
         removed: members removed per second.
         median: how late the sweeper was at most for half of the keys, in seconds; None if no key was due.
         p99: how late the sweeper was at most for 99 of 100 keys, in seconds; None if no key was due.
@@ -165,7 +165,7 @@ class History:
         self._last: dict[int, list[int]] = {0: nothing}
 
     def add(self, moment: float, reports: Mapping[int, Report | None]) -> None:
-        """Take a sample; a process without a report keeps its previous counts.
+        """Take a sample. A process without a report keeps its previous counts.
 
         Args:
             moment: the time by the monotonic clock, later than that of the previous sample.
@@ -185,7 +185,8 @@ class History:
         return Span(now - moment, [after - before for after, before in zip(total, counts, strict=True)])
 
     def lately(self, now: float, reports: Mapping[int, Report | None], seconds: float) -> Span | None:
-        """Return the counts since a sample at least `seconds` old, else the oldest; None in the first second."""
+        """Return the counts since the last sample that is at least `seconds` old, or since the oldest sample if all are
+        younger; None in the first second."""
         sample = next((one for one in reversed(self._samples) if now - one[0] >= seconds), self._samples[0])
         return self._since(sample, now, self._total(reports)) if now - sample[0] >= 1.0 else None
 

@@ -65,9 +65,9 @@ class StatusBoard:
             self._history.add(time.monotonic(), reports)
 
     async def gather(self) -> None:
-        """Update the figures if they are old; concurrent callers share one update."""
+        """Update the figures if they are old. Concurrent callers share one update."""
         if self._sampling is not None and self._sampling.done():
-            self._sampling.result()  # the task ends only by an error: raise it
+            self._sampling.result()  # the task ends only with an error: raise that error
         if time.monotonic() - self._made < FRESH_SECONDS:
             return
         if self._making is None or self._making.done():
@@ -79,7 +79,7 @@ class StatusBoard:
         waiting: set[asyncio.Task[Any]] = set()
         if self._looking is None:
             self._looking = loop.create_task(self._reporting.look_at_server())
-            waiting.add(self._looking)  # do not wait again for a look that is already late
+            waiting.add(self._looking)  # a look that is already late is not waited for again
         reports = loop.create_task(self._reporting.reports(WAIT_SECONDS))
         await asyncio.wait({reports, *waiting}, timeout=WAIT_SECONDS)
         told = await reports

@@ -20,10 +20,10 @@ _TWO_COLUMNS: Final = 96
 """Terminals at least this wide get two columns."""
 
 _FOLDS: Final = 3
-"""Maximum number of lines for the problem, and for the advice."""
+"""Maximum number of lines for the problem; the same for the advice."""
 
 _FEW: Final = 5
-"""How many rows of a list to show where there is no room for all."""
+"""How many rows of a list to show if there is no room for all rows."""
 
 _BETWEEN: Final = 4
 _WIDEST: Final = 76
@@ -42,7 +42,7 @@ def lines_of(
         width: maximum cells per line.
         height: maximum number of lines; None for no limit.
         colours: whether to use colours.
-        complaint: why the figures are out of date.
+        complaint: why the figures are out of date; None if they are not.
     """
     head = list(_head(status, width, complaint, colours=colours, live=height is not None))
     parts, column = sections(status), _column(width)
@@ -165,7 +165,7 @@ def _width(text: str) -> int:
 
 
 def _folded(text: str, width: int) -> Iterator[str]:
-    """Wrap a text into lines of this width, at most `_FOLDS` of them."""
+    """Wrap a text into lines of this width, `_FOLDS` lines at most."""
     lines = textwrap.wrap(text, max(1, width))
     for line in lines[: _FOLDS - 1]:
         yield _clip(line, width)

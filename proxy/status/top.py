@@ -40,7 +40,7 @@ PATIENCE_SECONDS: Final = 5.0
 """Time limit for the proxy to send the figures."""
 
 LONGEST: Final = 1 << 20
-"""Maximum size of the figures in bytes: usually some 10,000."""
+"""Maximum size of the figures, in bytes. Usually they have some 10,000 bytes."""
 
 _OTHERS: Final = "the reply is not the figures of this version of expiremember-proxy"
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
@@ -192,7 +192,7 @@ def _screen() -> Iterator[None]:
         if keyboard is not None:
             tty.setcbreak(keyboard, termios.TCSANOW)
             now = termios.tcgetattr(keyboard)
-            now[6][termios.VSUSP] = b"\0"  # disable Ctrl-Z: a stop would leave the user on this screen
+            now[6][termios.VSUSP] = b"\0"  # disable Ctrl-Z: after a stop the terminal would stay on this screen
             termios.tcsetattr(keyboard, termios.TCSANOW, now)
         sys.stdout.write(_ENTER)
         sys.stdout.flush()

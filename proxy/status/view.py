@@ -26,8 +26,8 @@ class Section(NamedTuple):
     """A titled part of the figures.
 
     Attributes:
-        rank: where there is no room for all sections, those with the highest rank are dropped first.
-        title: its title.
+        rank: sections with the highest rank are dropped first if there is no room for all sections.
+        title: the title of the section.
         rows: the rows; the first cell names the row, the others are numbers or words.
         head: the titles of the columns; none for rows of two cells.
         note: a sentence shown below the rows.

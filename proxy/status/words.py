@@ -12,7 +12,7 @@ UNKNOWN: Final = "—"
 
 
 def number(value: float | None) -> str:
-    """Format a number, such as `12,345`; below ten with one decimal if it is not whole."""
+    """Format a number, such as `12,345`. A fraction below ten gets one decimal."""
     if value is None:
         return UNKNOWN
     if value < 10 and value != int(value):

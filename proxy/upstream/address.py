@@ -1,4 +1,4 @@
-"""Parse addresses of the upstream from settings: of one server, or of the Sentinels that know the primary.
+"""Parse the upstream's address in the settings: that of one server, or those of Sentinels that know the primary.
 
 Its tests: tests/test_sentinel_decisions.py.
 """
@@ -45,8 +45,8 @@ class UpstreamURL:
         database: the number of the database.
         address: the server's address; None for a Unix socket or Sentinels.
         path: the Unix socket, if any.
-        sentinels: the Sentinels to ask.
-        primary: the name of the primary among the Sentinels.
+        sentinels: the Sentinels to query.
+        primary: the name by which the Sentinels know the primary.
     """
 
     tls: bool = False
@@ -70,10 +70,10 @@ class UpstreamURL:
 
 
 def parse_upstream(url: str) -> UpstreamURL:
-    """Read the URL of an upstream.
+    """Parse the URL of an upstream.
 
     Raises:
-        ValueError: the URL cannot be used. The text quotes no part of it: that might be part of the password.
+        ValueError: the URL cannot be used. The text quotes no part of the URL: it might be part of the password.
     """
     if match := _SENTINEL.match(url):
         return _parse_sentinels(url[match.end() :], tls=match[1].lower() == "rediss")

@@ -70,7 +70,7 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
     assert certificate is not None
 
     def no_password() -> str:
-        # Without this function OpenSSL would ask on the terminal and wait.
+        # Without this function OpenSSL would prompt on the terminal and wait.
         raise ValueError("the key is encrypted; decrypt it for the proxy")
 
     try:
@@ -83,7 +83,7 @@ def _load(context: ssl.SSLContext, **files: Path | None) -> None:
 
 
 def _in_plain_words(error: ssl.SSLError, certificate: Path, key: Path) -> str:
-    """Return what is wrong with a certificate and its key: OpenSSL has only codes for the usual mistakes."""
+    """Return what is wrong with a certificate or its key: for the usual mistakes OpenSSL has only codes."""
     if b"CERTIFICATE-----" not in certificate.read_bytes():
         return f"there is no certificate in {certificate}"
     if b"PRIVATE KEY-----" not in key.read_bytes():
@@ -97,7 +97,7 @@ def _look_at(*files: Path | None) -> None:
     """Check that files can be read without waiting: on a pipe OpenSSL would wait for a writer, and block all clients.
 
     Raises:
-        OSError: one is not a regular file, or too large.
+        OSError: a file is not a regular file, or is too large.
     """
     for file in files:
         if file is None:
@@ -110,10 +110,10 @@ def _look_at(*files: Path | None) -> None:
 
 
 def listening_certificate_date(settings: Settings) -> str | None:
-    """Return what is wrong with the dates of the certificate for clients; None if nothing is.
+    """Return what is wrong with the dates of the certificate for clients, or None.
 
-    A client that trusts that certificate shakes hands with a server that uses it, in memory: the standard library has
-    no other way to check its dates.
+    This runs a handshake, in memory, between a client that trusts the certificate and a server that uses it: the
+    standard library has no other way to check the dates.
     """
     if settings.listen_tls_cert_file is None:
         return None
@@ -134,7 +134,7 @@ def listening_certificate_date(settings: Settings) -> str | None:
     except ssl.SSLCertVerificationError as error:
         return _DATES.get(error.verify_code)
     except (OSError, SettingsError):
-        pass  # other problems are reported where the certificate is used
+        pass  # other problems are reported when the certificate is used
     return None
 
 

@@ -1,4 +1,4 @@
-"""Say on one line, for the user of a subcommand, what went wrong at the upstream and what to do.
+"""Explain, on one line for the user of a subcommand, what went wrong at the upstream and what to do.
 
 Its tests: tests/test_words.py.
 """
@@ -16,7 +16,7 @@ from proxy.upstream.words import REACH, is_unreachable
 
 _COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 _IN_A_SCRIPT: Final = ("ACL failure in script", "can't run this command")
-"""How servers say that the user lacks a permission for a command within a script."""
+"""Texts with which servers report that the user lacks a permission for a command within a script."""
 
 
 def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str | None = None) -> str:
@@ -24,7 +24,7 @@ def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str 
 
     Args:
         upstream: the server.
-        error: the error of the proxy's own connection to it.
+        error: the error of the proxy's own connection to that server.
         rights: where the needed permissions are documented.
         advice: what to do about this error; None for the default.
     """
@@ -42,6 +42,6 @@ def complaint(upstream: Upstream, error: Exception, *, rights: str, advice: str 
 
 
 def may_not_run(upstream: Upstream, command: str) -> str:
-    """Return the text for a command that the proxy's user may not run, given in lower case as `command|subcommand`."""
+    """Return the text for a command that the proxy's user may not run; `command`: in lower case, `name|subcommand`."""
     user = upstream.user.decode("utf-8", "replace") or "default"
     return f"the user {user!a} may not run {command.replace('|', ' ').upper()}: it needs +{command}"

@@ -1,4 +1,4 @@
-"""The user and the password of control connections; a password file is read again for each of them.
+"""The user and the password of control connections; a password file is read again for each connection.
 
 Its tests: tests/test_passwords.py.
 """
@@ -19,14 +19,14 @@ from redis.exceptions import RedisError
 from proxy.settings import SettingsError
 
 _REMEMBERED: Final = 8
-"""How many passwords to remember: the reply to a login may come after the file has changed."""
+"""How many passwords to remember and hide in errors: a reply to a login may come after the file has changed."""
 
 
 class Credentials(CredentialProvider):
     """The credentials with which the proxy logs in.
 
     Args:
-        user: the user; without one, the server's default user.
+        user: the user; None for the server's default user.
         password: the password, unless it is in a file.
         file: the file with the password. Read at each login, so that a new password needs no restart.
         setting: the name of the setting for the file.
@@ -51,7 +51,7 @@ class Credentials(CredentialProvider):
 
     @property
     def given(self) -> Iterable[str]:
-        """The last passwords used for logins, which no text may show."""
+        """The last passwords used for logins, which must not appear in any text."""
         return self._given
 
     @property
@@ -61,7 +61,7 @@ class Credentials(CredentialProvider):
 
     @property
     def names_a_user(self) -> bool:
-        """Whether they are for a dedicated user."""
+        """Whether the credentials are for a dedicated user, not the server's default user."""
         return self._user is not None
 
     def __bool__(self) -> bool:

@@ -35,7 +35,7 @@ from proxy.upstream.stay import Stay, Whereabouts
 from proxy.upstream.words import CLIENT_NAME, ProxyBehindError, in_words, is_silent_from_the_start
 
 _KNOWS_LIBRARIES = re.compile(rb"7\.[2-9]|([89]|\d\d)\.").match
-"""Matches versions that know CLIENT SETINFO: older servers would count an error."""
+"""Matches versions that know CLIENT SETINFO. Older servers would count each as an error."""
 
 _POOL = 8
 
@@ -56,7 +56,7 @@ class Upstream:
     Args:
         settings: the settings.
         url: its URL; by default the one in the settings.
-        through: the proxy behind which the server was found.
+        through: the proxy that reported this server as its own upstream; None if the URL names the server itself.
 
     Raises:
         SettingsError: a certificate or the password file cannot be used.
@@ -64,8 +64,8 @@ class Upstream:
     Attributes:
         database: the number of the database that control connections use.
         state: its state, for people: "not tried yet", "reachable" or what went wrong.
-        on_move: called with the old and the new stay when the upstream is another server or has another role, after all
-            work of the proxy at the old one has ended.
+        on_move: called with the old and the new stay, once the old one has ended: because another server has become
+            the upstream, or because the server's role has changed.
     """
 
     def __init__(self, settings: Settings, url: str | UpstreamURL, through: str | None = None) -> None:
@@ -105,7 +105,7 @@ class Upstream:
 
     @property
     def stay(self) -> Stay:
-        """The present stay."""
+        """The current stay."""
         return self._where.stay
 
     def move(self, address: Address, why: str) -> None:
@@ -113,12 +113,12 @@ class Upstream:
 
         Args:
             address: the new server's address.
-            why: how the proxy knows, for people.
+            why: the reason, for people.
         """
         self._where.move(address, why)
 
     def demoted(self, why: str) -> None:
-        """Note that the server is no longer a primary: all work there ends immediately."""
+        """Note that the server is no longer a primary. All work there ends immediately."""
         if self.stay.as_primary:
             self._where.move(self.stay.address, why)
 
@@ -126,7 +126,7 @@ class Upstream:
         """Note that the Sentinels do not report the server's address.
 
         Args:
-            why: what they say, for people.
+            why: what they report instead, for people.
             tried: whether the first attempt is over.
         """
         self._where.missing = why
@@ -146,18 +146,18 @@ class Upstream:
         self.on_move(before, self.stay)
 
     async def greet(self, connection: ListeningConnection) -> bool:
-        """Identify the proxy to the server, and find out whether it is a primary and a cluster node.
+        """Identify the proxy to the server, and find out whether the server is a primary and a cluster node.
 
         Args:
             connection: a connection on which nothing is outstanding.
 
         Returns:
-            Whether it is a cluster node. Then `CLUSTER NODES` tells which nodes are primaries, and a demoted one
-            redirects clients itself.
+            Whether the server is a cluster node. If so, `CLUSTER NODES` shows which nodes are primaries, and a demoted
+            node redirects clients itself.
 
         Raises:
-            RedisError: it does not answer, or it is a replica though Sentinels say that it is the primary.
-            ProxyBehindError: it is an expiremember-proxy.
+            RedisError: the server does not answer, or is a replica although Sentinels report it as the primary.
+            ProxyBehindError: the server is an expiremember-proxy.
         """
         stay = self.stay
         if (proxy := await behind(connection)) is not None:
@@ -184,7 +184,7 @@ class Upstream:
             connection: a connection on which nothing is outstanding.
 
         Raises:
-            RedisError: it does not answer.
+            RedisError: the server does not answer.
         """
         await connection.send_command("INFO", "cluster")
         section: bytes = await connection.read_response()
@@ -210,17 +210,17 @@ class Upstream:
         return self._credentials.get_credentials() if self._credentials else ()
 
     def __str__(self) -> str:
-        """Return the address without credentials; with Sentinels, the one that they reported last."""
+        """Return the address without credentials; with Sentinels, the address that they reported last."""
         address = self.stay.address
         url = self._url if address is None else UpstreamURL(self._tls is not None, address=address)
         return f"{url}{self._through}"
 
     async def itself(self) -> Upstream:
-        """Return the server behind this upstream if this is a proxy, otherwise itself. Clients log in to both as the
-        same users.
+        """Return the server behind this upstream if the upstream is a proxy, otherwise this upstream. Both accept the
+        same logins.
 
         Raises:
-            RedisError, OSError, TimeoutError: it does not answer.
+            RedisError, OSError, TimeoutError: the upstream does not answer.
             SettingsError: a certificate cannot be used.
         """
         if self.sentinels:
@@ -235,7 +235,7 @@ class Upstream:
             return self
         own = self._url
         url = replace(parse_upstream(proxy.upstream), user=own.user, password=own.password, database=own.database)
-        return Upstream(self._settings, url, str(self))  # not a proxy: chained proxies serve no clients
+        return Upstream(self._settings, url, str(self))  # no proxy: a proxy behind another serves no clients
 
     @property
     def has_sentinel_login(self) -> bool:
@@ -244,7 +244,7 @@ class Upstream:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections to it use TLS."""
+        """Whether connections to the server use TLS."""
         return self._tls is not None
 
     def reload_certificates(self) -> None:
@@ -271,7 +271,7 @@ class Upstream:
         return handshake_advice(error, self._settings) if self._tls is not None else None
 
     def explain(self, error: Exception) -> str:
-        """Return the meaning of an error of a control connection in plain words, for `state`."""
+        """Return, in plain words for `state`, what an error of a control connection means."""
         if isinstance(error, AuthenticationError):
             if not self._credentials:
                 return "it requires a password, and the proxy has none"
@@ -282,8 +282,8 @@ class Upstream:
         """Open a connection for a client.
 
         Raises:
-            OSError: it cannot be reached.
-            TimeoutError: it did not answer within `connect_timeout`.
+            OSError: the server cannot be reached.
+            TimeoutError: the server did not answer within `connect_timeout`.
             MovedError: another server has become the upstream meanwhile.
         """
         loop, stay = asyncio.get_running_loop(), self.stay
@@ -300,7 +300,7 @@ class Upstream:
         stay.check()
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # The connection may have closed already (uvloop raises ValueError); the protocol learns of that by itself.
+            # If the connection has closed already (uvloop raises ValueError), the protocol is notified anyway.
             with contextlib.suppress(OSError, ValueError):
                 tcp.configure(connection, self._settings.tcp_keepalive, self._settings.tcp_user_timeout)
 
@@ -323,8 +323,8 @@ class Upstream:
         """Make a RESP3 connection that receives the server's pushes (not connected yet).
 
         Args:
-            invalidated: takes a push that names changed keys. Its result is returned by the read.
-            published: the same for messages of channels and for replies to subscriptions.
+            invalidated: handles a push that names changed keys. `read_response` returns this function's result.
+            published: handles a channel's message or the reply to a subscription, likewise.
         """
 
         parser = _pushing(invalidated, published)
@@ -337,7 +337,7 @@ class Upstream:
         Args:
             sentinel: its address.
             seconds: how long it may take to connect, and to answer.
-            published: takes a push of a channel. Its result is returned by the read.
+            published: handles a push from a channel. `read_response` returns this function's result.
         """
         options = self._options(3) | {
             "credential_provider": self._sentinel_credentials or None,
@@ -354,7 +354,8 @@ class Upstream:
     def unnamed_connection(self) -> ListeningConnection:
         """Make a RESP2 connection that only logs in (not connected yet).
 
-        The peer may not be a Redis at all: hiredis would allocate a list of 2,000,000,000 as soon as it is announced.
+        The peer may not be a Redis at all. So do not use hiredis as the parser: it allocates an array of 2,000,000,000
+        elements as soon as the length has arrived.
         """
         options = self._options(2) | {"client_name": None, "db": 0, "parser_class": _AsyncRESP2Parser}
         connection: ListeningConnection = self._connection_class()(**options)
@@ -420,13 +421,13 @@ async def behind(connection: Any) -> Behind | None:
         connection: a connection on which nothing is outstanding.
 
     Raises:
-        RedisError: it does not answer.
+        RedisError: the peer does not answer.
     """
     await connection.send_command("INFO", "expiremember")
     try:
         section = await connection.read_response()
     except ResponseError:
-        return None  # no permission to ask
+        return None  # no permission for INFO
     lines = section.decode("utf-8", "replace").splitlines() if isinstance(section, bytes) else []
     told = {name: value for name, _, value in (line.partition(":") for line in lines)}
     return Behind(told["upstream"], told.get("embedded") == "1") if "upstream" in told else None
@@ -435,7 +436,7 @@ async def behind(connection: Any) -> Behind | None:
 def _until_made(factory: Callable[[], asyncio.Protocol], patience: asyncio.Timeout) -> asyncio.Protocol:
     """Make a protocol that cancels the connect timeout as soon as the connection is made.
 
-    Otherwise a process that is suspended just then would give up a connection in use.
+    Otherwise a process that is suspended at that moment would give up a connection in use.
     """
     protocol = factory()
     made = protocol.connection_made
@@ -465,12 +466,12 @@ def _pushing(invalidated: PushHandler, published: PushHandler) -> Callable[[int]
 class _Own(AbstractConnection):
     """A control connection: sends without waiting, and raises no error that shows a secret.
 
-    It ends with the stay for which it was made.
+    The connection ends with the stay in which it was opened.
     """
 
     def __init__(self, *, where: Whereabouts, **options: Any) -> None:
         super().__init__(**options)
-        # Turn off redis-py's own CLIENT SETINFO, an error before Redis 7.2; `introduce` sends the proxy's.
+        # Turn off redis-py's own CLIENT SETINFO, which is an error before Redis 7.2. `introduce` sends the proxy's.
         for name in ("driver_info", "lib_name", "lib_version"):
             setattr(self, name, None)
         self._where = where
@@ -488,7 +489,7 @@ class _Own(AbstractConnection):
             await stay.hold(super().connect_check_health(check_health, retry_socket_connect))
 
     def sever(self) -> None:
-        """Close immediately, even if replies are outstanding."""
+        """Close immediately if the stay has ended, even if replies are outstanding."""
         writer = self._writer
         if writer is not None and self._stay is not None and self._stay.ended is not None:
             writer.transport.abort()
@@ -500,17 +501,17 @@ class _Own(AbstractConnection):
     def send_together(self, requests: Iterable[tuple[bytes | str, ...]]) -> None:
         """Append requests to those already sent, without waiting; drop them if the connection is lost.
 
-        redis-py has no public way to do so: its method is a coroutine, which may be overtaken. Its writer, used here,
-        in `sever` and in `disconnect`, is the only internal part that the proxy uses, and the reason why pyproject.toml
-        limits redis-py's version (tests/test_packaging.py).
+        redis-py has no public way to do so: its method is a coroutine, so another task may send first. The writer is
+        the only internal part of redis-py that the proxy uses, here, in `sever` and in `disconnect`. Therefore
+        pyproject.toml limits redis-py's version (tests/test_packaging.py).
         """
         writer = self._writer
         if writer is not None and not writer.is_closing():
             writer.write(b"".join(chunk for words in requests for chunk in self.pack_command(*words)))
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # When keepalive gives up a connection, redis-py reports a timeout; if uvloop has closed it, the next write
-        # fails with an unexpected RuntimeError of uvloop.
+        # When keepalive gives up a connection, redis-py reports a timeout. If uvloop has closed the connection, the
+        # next write fails with an unexpected RuntimeError of uvloop.
         try:
             await super().send_packed_command(command, check_health)
         except RuntimeError as error:
@@ -565,7 +566,7 @@ class _TLSConnection(_Own, SSLConnection):
 
 
 class _CurrentContext(RedisSSLContext):
-    """The TLS context at the time when a connection opens: certificates may have been reloaded."""
+    """The TLS context that is current when a connection opens: certificates may have been reloaded."""
 
     def __init__(self, current: Callable[[], SSLContext]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ask all Sentinels for the primary, immediately if one announces a switch, and move the upstream there.
+"""Poll all Sentinels for the primary, at once if a Sentinel announces a switch, and move the upstream to it.
 
 Its tests: tests/test_sentinel_trouble.py.
 """
@@ -32,13 +32,13 @@ from proxy.upstream.words import REACH, in_words, is_unreachable
 log = structlog.get_logger("proxy.sentinel")
 
 POLL_SECONDS: Final = 1.0
-"""How often to ask each Sentinel, besides its announcements."""
+"""How often to query each Sentinel, in addition to its announcements."""
 
 ANSWER_SECONDS: Final = 3.0
 """How long a Sentinel may take to connect, and to reply."""
 
 _STEADY_SECONDS: Final = 3.0
-"""How long a Sentinel must have answered for its next failure to count as the first."""
+"""After a Sentinel has answered for this long, the delay before reconnecting starts from the shortest again."""
 
 _LONGEST_NAP: Final = 0.25
 _FIRST_BACKOFF: Final = 0.05
@@ -65,14 +65,14 @@ class Follower:
         self._sentinels = upstream.sentinels
         self._council = Council(self._sentinels)
         self._lines: list[_Line] = []
-        self._complaints: dict[Address, str] = {}  # problems that were logged and persist
+        self._complaints: dict[Address, str] = {}  # logged problems that persist
         self._at_odds = False
         self._graced = False
         self.all_asked = asyncio.Event()
 
     @property
     def answering(self) -> int:
-        """How many Sentinels report the primary."""
+        """How many Sentinels report a primary."""
         return len(self._council.reports)
 
     @property
@@ -82,7 +82,7 @@ class Follower:
 
     @property
     def failures(self) -> dict[Address, str]:
-        """What is wrong with each Sentinel that does not report the primary, for people."""
+        """The problem of each Sentinel that does not report the primary, for people."""
         return self._council.failures
 
     async def run(self) -> None:
@@ -96,7 +96,7 @@ class Follower:
             await end(tasks)
 
     def ask(self) -> None:
-        """Ask all Sentinels now: there is a sign that the primary may have changed."""
+        """Query all Sentinels now: the primary may have changed."""
         for line in self._lines:
             line.ask()
 
@@ -114,7 +114,7 @@ class Follower:
             backoff = min(2 * backoff, _LAST_BACKOFF)
 
     def opened(self, line: _Line) -> None:
-        """Note a connection that is ready for questions."""
+        """Note a connection that is ready for queries."""
         self._lines.append(line)
 
     def closed(self, line: _Line) -> None:
@@ -131,10 +131,10 @@ class Follower:
         self._decide()
 
     def told(self, sentinel: Address, about: Any, address: Any, asked: float) -> None:
-        """Take the replies to `questions`, which were asked at the given time in seconds.
+        """Handle the replies to `questions`; `asked`: when the questions were sent, in seconds.
 
         Raises:
-            SentinelError: they contain no address.
+            SentinelError: the replies contain no address.
         """
         self._council.report(sentinel, read_report(about, address, self._upstream.primary_name), asked)
         if not self._graced:
@@ -157,7 +157,8 @@ class Follower:
             self._say_whether_at_odds(council.are_at_odds(now))
         if primary is None:
             if council.all_asked and self._upstream.stay.address is None:
-                # If Sentinels only disagree, the council soon decides.
+                # If any Sentinel has reported a primary, the Sentinels only disagree. Then the attempt is not over: the
+                # council will decide soon.
                 self._upstream.not_found(council.missing or "", tried=not council.reports)
         elif primary not in (before, self._upstream.stay.address):
             self._upstream.move(primary, council.reason)
@@ -177,12 +178,12 @@ class _Line:
     """The conversation with one Sentinel, on one connection.
 
     Args:
-        follower: takes its reports.
+        follower: receives the Sentinel's reports.
         upstream: knows how to log in.
         sentinel: the Sentinel.
 
     Attributes:
-        is_steady: whether it has reported the primary for a while.
+        is_steady: whether the Sentinel has reported the primary for a while.
     """
 
     def __init__(self, follower: Follower, upstream: Upstream, sentinel: Address) -> None:
@@ -197,7 +198,7 @@ class _Line:
         self._answered: float | None = None  # when the Sentinel first replied
 
     async def converse(self) -> None:
-        """Ask repeatedly, and listen.
+        """Query the Sentinel repeatedly, and receive its announcements.
 
         Raises:
             RedisError, OSError: the Sentinel cannot be reached, or refuses.
@@ -226,7 +227,7 @@ class _Line:
             await connection.disconnect(nowait=True)
 
     async def _subscribe(self) -> None:
-        """Subscribe; if a Sentinel does not permit that, only ask it."""
+        """Subscribe; if the Sentinel does not permit that, rely on queries."""
         for channel in (SWITCH, PROMOTED):
             await self._connection.send_command("SUBSCRIBE", channel)
         answers = 0
@@ -241,7 +242,7 @@ class _Line:
             answers += 1
 
     def ask(self) -> None:
-        """Ask now, or when the outstanding questions have been answered."""
+        """Query the Sentinel now or, if queries are outstanding, after their replies."""
         if self._asked is not None:
             self._again = True
             return
@@ -251,7 +252,7 @@ class _Line:
             self._connection.send_at_once(*words)
 
     async def _hear(self) -> None:
-        """Take the next reply or push, if one comes soon."""
+        """Handle the next reply or push, if one comes soon."""
         try:
             async with asyncio.timeout(_LONGEST_NAP):
                 response = await self._read()
@@ -278,14 +279,14 @@ class _Line:
             self.ask()
 
     async def _read(self) -> Any:
-        """Return the next reply or push; an error is returned as an exception.
+        """Return the next reply or push; for an error reply, return the exception instead of raising it.
 
         Raises:
             RedisError, OSError: the connection is lost.
             SentinelError: the reply cannot come from a Sentinel.
         """
         try:
-            # Not redis-py's own timeout, which would look like a nil reply.
+            # Infinite: after a timeout redis-py returns None, as for a nil reply.
             return await self._connection.read_response(push_request=True, timeout=math.inf, disconnect_on_error=False)
         except ResponseError as error:
             return error
@@ -295,7 +296,7 @@ class _Line:
     async def _pushed(self, push: list[Any]) -> object:
         if push[0] == b"subscribe":
             return _SUBSCRIBED
-        # Only a reason to ask: the message may be old, and contains no epoch.
+        # The message is only a reason to query: it may be old, and contains no epoch.
         if push[0] == b"message" and push[1] == SWITCH:
             self._follower.ask()
         elif push[0] == b"message" and push[1] == PROMOTED:
@@ -305,7 +306,7 @@ class _Line:
 
 @contextlib.asynccontextmanager
 async def followed(upstream: Upstream) -> AsyncIterator[None]:
-    """Find the primary, and cancel the work in the context when it is no longer the primary.
+    """Find the primary. Work in the context fails once that server is no longer the primary.
 
     Does nothing if the upstream has no Sentinels.
 
@@ -313,8 +314,8 @@ async def followed(upstream: Upstream) -> AsyncIterator[None]:
         upstream: the upstream.
 
     Raises:
-        RedisError, OSError, TimeoutError: the Sentinels do not report it, or the server is not a primary.
-        MovedError: another became the primary meanwhile.
+        RedisError, OSError, TimeoutError: the Sentinels report no primary, or the server is not a primary.
+        MovedError: another server became the primary meanwhile.
     """
     if not upstream.sentinels:
         yield
@@ -339,7 +340,7 @@ def explain(error: Exception, *, has_login: bool) -> tuple[str, str]:
     """Return what is wrong with a Sentinel, and advice.
 
     Args:
-        error: its error.
+        error: the error of the Sentinel or its connection.
         has_login: whether the proxy has credentials for Sentinels.
     """
     if isinstance(error, AuthenticationError):

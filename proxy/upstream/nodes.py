@@ -29,10 +29,11 @@ class Node(NamedTuple):
 
 
 def myself(reply: bytes) -> Node:
-    """Read the reply to `CLUSTER NODES`.
+    """Return the node's own entry in its reply to `CLUSTER NODES`.
 
     Each line has an id, an address, flags, the id of the primary or `-`, three numbers, the state of the link, and then
-    slots: `5`, `5-9`, `[5->-id]` for one that is being moved to another node, `[5-<-id]` for one that comes from there.
+    slots: `5`, `5-9`, `[5->-id]` for a slot on its way to another node, `[5-<-id]` for one on its way from another
+    node.
 
     Raises:
         ValueError: the reply does not have that form.
@@ -50,7 +51,7 @@ def myself(reply: bytes) -> Node:
 
 
 def primaries(reply: bytes, *, by_name: bool = False) -> list[Node]:
-    """Read the owners of slots from the reply to `CLUSTER NODES`; each node reports only its own moving slots.
+    """Return the owners of slots from the reply to `CLUSTER NODES`, without `moving`: a node reports only its own.
 
     Args:
         reply: the reply.
@@ -74,7 +75,7 @@ def _lines(reply: bytes) -> list[list[bytes]]:
 
 
 def _address(text: bytes) -> Address:
-    """Parse `ip:port@bus`; newer servers append the host name."""
+    """Parse `ip:port@bus`, to which newer servers append the host name."""
     host, _, port = text.split(b"@")[0].rpartition(b":")
     return Address(host.decode("ascii", "replace"), int(port))
 

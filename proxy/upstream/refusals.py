@@ -1,4 +1,4 @@
-"""Remove secrets from the server's errors on control connections: a server quotes what it was sent.
+"""Remove secrets from the server's errors on control connections: a server quotes requests that it rejects.
 
 Its tests: tests/test_passwords.py.
 """
@@ -19,7 +19,7 @@ _QUOTED: Final = ", with args beginning with"
 _UNKNOWN: Final = re.compile(r"unknown command [`'\"]?([^`'\",\s]+)", re.IGNORECASE)
 
 _CERTAIN: Final = 8
-"""Minimum length of passwords that are hidden anywhere; a shorter one may be part of an ordinary word."""
+"""Minimum length of passwords that are hidden even inside a word: shorter ones may be part of an ordinary word."""
 
 
 class UnknownCommandError(ResponseError):
@@ -36,11 +36,11 @@ class UnknownCommandError(ResponseError):
 
 
 def shown(error: Exception, passwords: Iterable[str]) -> Exception:
-    """Return an error of the server without secrets: reworded, or a clearer one.
+    """Return an error of the server without secrets: reworded, or replaced by a clearer one.
 
     Args:
         error: the server's error.
-        passwords: passwords that may have been sent to it.
+        passwords: passwords that may have been sent to the server.
     """
     if is_proxys(str(error)):
         return ProxyBehindError(None)

@@ -2,11 +2,12 @@
 
 Its tests: tests/test_sentinel_decisions.py.
 
-Every Sentinel reports the primary with the number of the last failover that it knows (its configuration epoch). As
-among Sentinels, the highest number wins: a Sentinel that was cut off names the old primary. Only a majority of all
-Sentinels that names another primary for a while overrules the highest number: after a failover all know of it within
-seconds, so either they have been set up anew and count from zero again, or the Sentinel with the highest number
-is not one of theirs.
+Every Sentinel reports the primary with the number of the last failover that it knows (its configuration epoch). The
+highest number wins, as among Sentinels: a Sentinel that was cut off still names the old primary.
+
+The highest number is overruled only if a majority of all Sentinels keeps naming another primary. All Sentinels learn of
+a failover within seconds. So then the majority has been set up anew and counts from zero again, or the Sentinel with
+the highest number belongs to another deployment.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from redis.exceptions import ResponseError
 from proxy.upstream.address import Address
 
 GRACE_SECONDS: Final = 0.5
-"""How long to wait for the others after the first report."""
+"""How long to wait for the other Sentinels after the first report."""
 
 STEADY_SECONDS: Final = 10.0
-"""How long a majority of the Sentinels must name another primary to overrule the highest number. They tell each other
-of a failover every 2 s."""
+"""How long a majority of the Sentinels must name another primary before it overrules the highest number. Sentinels
+exchange news of failovers every 2 s."""
 
 FIND_SECONDS: Final = STEADY_SECONDS + 5.0
 """How long a subcommand that needs the primary waits for Sentinels that may still disagree."""
 
 SWITCH: Final = b"+switch-master"
-"""The channel on which a Sentinel announces another primary, which it reports from then on."""
+"""The channel on which a Sentinel announces another primary; from then on it reports that primary."""
 
 PROMOTED: Final = b"+promoted-slave"
-"""The channel on which the Sentinel that leads a failover announces that a replica has been promoted. From then on it
-reports the new address; it announces the switch only when the other replicas follow, which may take longer."""
+"""The channel on which the Sentinel that leads a failover announces that a replica has been promoted. From then on that
+Sentinel reports the new address. It announces the switch later, when the other replicas follow the new primary."""
 
 _DIGITS: Final = 20
 """Number of digits of the highest possible epoch."""
@@ -50,7 +51,7 @@ class Report:
 
     Attributes:
         address: where the primary is.
-        epoch: the number of the last failover that the Sentinel knows; None if the user may not ask for it.
+        epoch: the number of the last failover that the Sentinel knows; None if the user may not query it.
     """
 
     address: Address
@@ -58,16 +59,16 @@ class Report:
 
 
 def questions(primary: str) -> list[tuple[str, ...]]:
-    """Return the requests that ask a Sentinel for its report on a primary, by the Sentinels' name for it."""
+    """Return the requests for a Sentinel's report on a primary; `primary`: the Sentinels' name for it."""
     return [("SENTINEL", "MASTER", primary), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", primary)]
 
 
 def read_report(about: Any, address: Any, primary: str) -> Report:
-    """Read the replies to `questions`.
+    """Parse the replies to `questions`.
 
     Args:
-        about: the reply to the first, or the error.
-        address: the reply to the second, or the error.
+        about: the reply to the first request, or the error.
+        address: the reply to the second request, or the error.
         primary: the name of the primary.
 
     Raises:
@@ -125,8 +126,8 @@ class Council:
 
     Attributes:
         primary: the primary's address; None until decided.
-        reason: how it was decided, for people.
-        failures: what is wrong with each Sentinel that reports no primary.
+        reason: why this primary was chosen, for people.
+        failures: the problem of each Sentinel that reports no primary.
     """
 
     def __init__(self, sentinels: Sequence[Address]) -> None:
@@ -170,12 +171,12 @@ class Council:
         )
 
     def report(self, sentinel: Address, report: Report, asked: float) -> None:
-        """Take a Sentinel's report.
+        """Record a Sentinel's report.
 
         Args:
             sentinel: the Sentinel.
             report: its report.
-            asked: when it was asked, in seconds. If the process was suspended, an old report may be read late.
+            asked: when it was requested, in seconds. (It may be read much later, if the process was suspended.)
         """
         before = self._said.get(sentinel)
         if report.epoch is None:
@@ -191,7 +192,7 @@ class Council:
         self.failures[sentinel] = why
 
     def decide(self, now: float) -> Address | None:
-        """Return the primary's address by all reports until `now`, in seconds; None if not known."""
+        """Return the primary's address according to all reports; None if not known. `now`: the time, in seconds."""
         votes: dict[Address, int] = {}
         epochs: dict[Address, int] = {}
         for sentinel, said in self._said.items():

@@ -1,4 +1,4 @@
-"""Track which server is the upstream. Work begun at one server must not continue at another.
+"""Track which server is the upstream. Work that began at one server must not continue at another.
 
 Its tests: tests/test_sentinel_decisions.py.
 """
@@ -82,20 +82,20 @@ class Severable(Protocol):
     """A connection to the server."""
 
     def sever(self) -> None:
-        """Close immediately."""
+        """Close immediately, if the stay of the connection has ended."""
 
 
 class Whereabouts:
-    """The present stay, and its changes.
+    """The current stay, and its changes.
 
     Args:
         address: the server's address; None for a Unix socket.
         sought: whether Sentinels must find the server first.
 
     Attributes:
-        stay: the present stay.
+        stay: the current stay.
         missing: why the server is not known; None if it is.
-        on_move: called with the old stay when another has begun.
+        on_move: called with the old stay when another stay has begun.
         on_read_only: called when the server refuses writes, as a replica does.
     """
 
@@ -109,7 +109,7 @@ class Whereabouts:
         self._connections: WeakSet[Severable] = WeakSet()
 
     def note(self, connection: Severable) -> None:
-        """Register a connection to close when the present stay ends."""
+        """Register a connection, which is severed whenever a stay ends."""
         self._connections.add(connection)
 
     def move(self, address: Address | None, why: str) -> None:
@@ -117,7 +117,7 @@ class Whereabouts:
 
         Args:
             address: where the server is.
-            why: the reason, for work that is cancelled at the old server.
+            why: the reason, for the errors of work that is cancelled at the old server.
         """
         before, self.stay = self.stay, Stay(address)
         self.missing = None
@@ -135,7 +135,7 @@ class Whereabouts:
                 waiter.set_result(None)
 
     async def found(self, seconds: float) -> Stay:
-        """Return the present stay, once the server has been found or the first attempt is over.
+        """Return the current stay, once the server has been found or the first attempt is over.
 
         Args:
             seconds: how long to wait for the first attempt.

@@ -16,8 +16,8 @@ def options(keepalive: int, user_timeout: float = 0) -> dict[int, int]:
     """Return TCP options, without those that the system lacks.
 
     Args:
-        keepalive: seconds of silence before the first probe, 0 for the system's default. As in Redis, then one probe
-            every third of that, at most three.
+        keepalive: seconds of silence before the first probe, 0 for the system's default. As in Redis, there are up to
+            three probes, at intervals of a third of that time.
         user_timeout: seconds that sent data may stay unacknowledged, 0 for the system's default.
     """
     wanted: list[tuple[str, int]] = []

@@ -3,8 +3,8 @@
 Its tests: tests/test_circles.py.
 
 Each proxy sends a random name to its upstream, in a request that a server treats as an ordinary PING. A proxy that
-cannot serve clients yet, as in a circle, looks for such names in clients' first bytes and forwards them. A proxy that
-receives its own name is in front of itself.
+cannot serve clients yet looks for such names in clients' first bytes and forwards them; so does every proxy in a
+circle. A proxy that receives its own name is its own upstream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST: Final = 8
 """How many other proxies' names to forward: circles are smaller, and anyone may send names."""
 
 _SECONDS: Final = 5.0
-"""How long to forward a name: a proxy in a circle sends its own every second."""
+"""How long to forward a name: a proxy in a circle sends its own name every second."""
 
 
 class Trail:
@@ -35,7 +35,7 @@ class Trail:
 
     Attributes:
         met: set when the proxy's own name has come back.
-        heard: called when another proxy's name has arrived, which must be forwarded.
+        heard: called when another proxy's name has arrived and must be forwarded.
     """
 
     def __init__(self, name: str) -> None:

@@ -24,17 +24,17 @@ CLIENT_NAME: Final = "expiremember-proxy"
 
 
 EMBEDDED_BEHIND: Final = "its server is embedded, for that proxy alone: set upstream to another server"
-"""What to do about an upstream that is a proxy with an embedded server."""
+"""Advice about an upstream that is a proxy with an embedded server."""
 
 
 class ProxyBehindError(RedisError):
     """The upstream is an expiremember-proxy itself.
 
-    Never quote that proxy's error: it may quote this one's, and so on.
+    The text never quotes that proxy's own error, which may quote an error of this proxy, and so on.
 
     Args:
-        behind: the server behind that proxy; None if that proxy cannot serve clients.
-        embedded: whether that is an embedded server.
+        behind: the URL of the server behind that proxy; None if that proxy cannot serve clients.
+        embedded: whether that server is embedded.
 
     Attributes:
         behind: as passed.
@@ -65,7 +65,7 @@ def in_words(error: BaseException) -> str:
         return text
     if isinstance(cause, socket.gaierror):
         return "its name cannot be looked up"
-    if isinstance(cause, ConnectionResetError | BrokenPipeError):  # a close may look like either
+    if isinstance(cause, ConnectionResetError | BrokenPipeError):  # the server's close may cause either
         return "it closed the connection"
     if cause is not None and cause.errno:
         return os.strerror(cause.errno).lower()
@@ -81,20 +81,20 @@ def is_silent_from_the_start(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether the server could not be reached or was lost; an error reply is neither."""
+    """Return whether the server could not be reached or was lost; False for an error reply."""
     return isinstance(error, OSError) or type(error) in (RedisConnectionError, RedisTimeoutError)
 
 
 def answers_ping(reply: object) -> bool:
     """Return whether a reply to PING shows that the server serves the connection.
 
-    A server that cannot save its data returns an error to PING too, unlike to other reads.
+    A server that cannot save its data returns an error even to PING, though it answers reads.
     """
     return reply == b"PONG" or (isinstance(reply, ResponseError) and str(reply).startswith("MISCONF "))
 
 
 def _system_error(error: BaseException | None) -> OSError | None:
-    """Return the system error that caused an error, if any has a number."""
+    """Return the first system error with a number among an error and its causes, or None."""
     return next((cause for cause in _causes(error) if isinstance(cause, OSError) and cause.errno is not None), None)
 
 

@@ -1,8 +1,8 @@
-"""Take the proxy's own replies out of a transaction's replies, and split a call's reply among client requests.
+"""Remove replies to the proxy's own requests from a transaction's, and split a call's reply among client requests.
 
 Its tests: tests/test_together.py.
 
-In MULTI no reply can carry a token, so replies are counted, starting at a sign in front of MULTI. The stream may be
+After MULTI no reply can carry a token, so replies are counted, starting at a sign in front of MULTI. The stream may be
 split anywhere. Only a short incomplete line and a reply that is being amended are held back.
 """
 
@@ -21,7 +21,7 @@ _SIZED: Final = b"$=!"
 _CHILDREN: Final = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 
 LONGEST_LINE: Final = 64 * 1024
-"""How much of an incomplete line to keep, in bytes. A script may return a status of any length."""
+"""How much of an incomplete line to keep, in bytes: a script may return a status of any length."""
 
 
 class Whose(Enum):
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
     Attributes:
         requests: how many requests it replaces.
-        took_long: called with the number of a key if the reply names one.
+        took_long: called with the number of the key that took the script a long time, if the reply names one.
     """
 
     requests: int
@@ -50,9 +50,9 @@ class Asides:
     """The replies of one transaction, from MULTI's to EXEC's.
 
     Attributes:
-        any: whether anything must be changed: the proxy's own requests, or replies to amend.
+        any: whether any reply must be changed or left out.
         done: whether the following replies can bypass this object.
-        shut: whether no more replies can be taken out, because the client has changed which ones come.
+        shut: whether a request was sent whose number of replies is unknown; then no more replies can be taken out.
     """
 
     def __init__(self) -> None:
@@ -63,15 +63,15 @@ class Asides:
         self._coming: deque[Whose] = deque()
         self._queued = 0  # requests that the server has queued
         self._places: set[int] = set()  # positions of the proxy's own requests among the queued ones
-        self._amending: deque[Callable[[bytes], bytes]] = deque()  # for requests not yet answered
-        self._amended: dict[int, Callable[[bytes], bytes]] = {}  # for queued requests, by their position
-        self._together: deque[Call] = deque()  # for requests not yet answered
-        self._calls: dict[int, Call] = {}  # for queued requests, by their position
+        self._amending: deque[Callable[[bytes], bytes]] = deque()  # functions for requests not yet answered
+        self._amended: dict[int, Callable[[bytes], bytes]] = {}  # functions for queued requests, by position
+        self._together: deque[Call] = deque()  # calls not yet answered
+        self._calls: dict[int, Call] = {}  # queued calls, by position
         self._opened: Call | None = None  # the call whose extra element is still to come
         self._amend_now: Callable[[bytes], bytes] = bytes
         self._whole: list[bytes] | None = None  # the received part of the element to amend
-        self._refusal = b""  # the error to the proxy's own request, to return for the client's request after it
-        self._begun = b""  # a line that has not come whole
+        self._refusal = b""  # the error that refused the proxy's own request; the client's next request gets it
+        self._begun = b""  # an incomplete line
         self._long = False  # whether the beginning of a long line has been processed
         self._body = 0  # bytes still to come of a string
         self._pending = 0  # parts still to come of the current reply or element
@@ -84,7 +84,7 @@ class Asides:
         self._coming.append(kind)
 
     def precede(self) -> None:
-        """Note that the proxy's own request is put in front of the last one noted."""
+        """Note that a request of the proxy's own is put in front of the last request noted."""
         self._coming.insert(len(self._coming) - 1, Whose.ASIDE)
         self.any = True
 
@@ -128,7 +128,7 @@ class Asides:
             ):
                 piece = run
             else:
-                # The part that ended the run is near: take the next parts one by one, without trying a run at each.
+                # The part that prevents a run is near: take the next parts one by one, without trying a run at each.
                 singly = (singly or LEAST) - 1
                 end = data.find(b"\r\n", position) + 2
                 if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:
@@ -170,7 +170,7 @@ class Asides:
             passed.append(piece)
 
     def _take(self, line: bytes, passed: list[bytes]) -> None:
-        """Process a line, or the beginning of a long one, which is a reply or begins a reply or a part."""
+        """Process a line, or the beginning of a long one. The line is a reply, or begins a reply or a part of one."""
         mark, rest = line[:1], line[1:-2]
         if self._opened is not None:
             self._opened.took_long(int(rest))
@@ -182,7 +182,7 @@ class Asides:
             if instead is not None:
                 passed.append(instead)
                 self._pending -= 1
-                self._drop = self._pending == 0  # the rest of a long line
+                self._drop = self._pending == 0  # drop the rest of a long line
                 return
         self._pending -= 1
         count = int(rest) if (mark in _SIZED or mark in _CHILDREN) and rest.lstrip(b"-").isdigit() else 0
@@ -200,7 +200,11 @@ class Asides:
             self.done = True
 
     def _begin(self, mark: bytes, line: bytes) -> bytes | None:
-        """Decide on the reply or element that begins; return its replacement for the client, if any."""
+        """Decide how to treat the reply or element that begins with a line.
+
+        Returns:
+            The bytes for the client instead of the line; None if the line is treated as usual.
+        """
         self._drop = False
         if mark == b">":
             return None  # a push between two replies
@@ -217,9 +221,9 @@ class Asides:
         if kind is Whose.EXEC:
             concerned = self._places | self._amended.keys() | self._calls.keys()
             if not concerned or line != b"*%d\r\n" % self._queued:
-                self.done = True  # refused, or failed because of a watched key
+                self.done = True  # EXEC was refused, or failed because of a watched key
                 return line
-            self._elements = max(concerned) + 1  # the rest is the client's, unchanged
+            self._elements = max(concerned) + 1  # the elements after these stay unchanged
             more = sum(call.requests - 1 for call in self._calls.values())
             return b"*%d\r\n" % (self._queued - len(self._places) + more)
         if kind is Whose.ASIDE:
@@ -231,13 +235,13 @@ class Asides:
         if kind is Whose.AMENDED:
             amend = self._amending.popleft()
             if line != _QUEUED:
-                self._whole, self._amend_now = [], amend  # refused, or the server has no transaction open
+                self._whole, self._amend_now = [], amend  # the request was refused, or no transaction is open
             else:
                 self._amended[self._queued] = amend
         call = self._together.popleft() if kind is Whose.TOGETHER else None
         if call is not None and line == _QUEUED:
             self._calls[self._queued] = call
-        if call is not None and mark not in b"+-":  # no transaction is open, so the server has run it
+        if call is not None and mark not in b"+-":  # no transaction is open, so the server has run the call
             self._refusal = b""
             return self._spread(call, line)
         refusal = b""
@@ -245,7 +249,7 @@ class Asides:
             refusal, self._refusal = self._refusal, b""
         self._queued += line == _QUEUED
         refused = bool(refusal) and mark == b"+"
-        if call is not None:  # the server would have refused each request like the call
+        if call is not None:  # a line for each request: QUEUED, or the error that it would have got
             return (refusal if refused else line) * call.requests
         return refusal if refused else None
 

@@ -2,8 +2,8 @@
 
 Its tests: tests/test_wire.py.
 
-hiredis reads replies, not requests. Both are the same bytes as long as a request is an array of bulk strings, and
-`framing` ensures that hiredis gets nothing else. Everything else (inline requests, other RESP types) is left to
+hiredis reads replies, not requests. A request that is an array of bulk strings has the form of a reply, and `framing`
+ensures that hiredis gets no other bytes. Everything else (inline requests, other RESP types) is left to
 `RequestReader`.
 """
 
@@ -28,7 +28,7 @@ _LIST: Final = {list}
 class BatchParser:
     """Parses chunks that begin with a request. One parser serves all connections.
 
-    It caches the last chunk that it parsed whole, because a chunk that a check has declined is parsed again when it is
+    The parser caches the last chunk that it parsed whole: a chunk that a check has declined is parsed again when it is
     judged. Callers must not change the requests.
     """
 
@@ -43,14 +43,14 @@ class BatchParser:
             chunk: bytes that begin where a request does.
 
         Returns:
-            The requests; None if the chunk is anything else. The server rejects a request with an element that is not
-            bytes as a protocol error.
+            The requests; None if the chunk is anything else. A request may have elements that are not bytes: the server
+            rejects it with a protocol error.
         """
         if chunk is self._last[0]:
             return self._last[1]
         if framed_end(chunk) != len(chunk):
             return None
-        # An empty array after the chunk is a separate reply only if the chunk ends with a whole request.
+        # Append an empty array. It is parsed as a separate request only if the chunk ends with a whole one.
         requests = self._read(chunk + _EMPTY, len(chunk) + len(_EMPTY))
         if requests and requests.pop() == []:
             if set(map(type, requests)) != _LIST:
@@ -68,7 +68,7 @@ class BatchParser:
 
         Returns:
             The complete requests, and whether they are the whole chunk; None if the chunk is not ordinary and must be
-            read by a `RequestReader`. The server rejects requests with elements that are not bytes as protocol errors.
+            read by a `RequestReader`. Elements that are not bytes: as in `parse_whole`.
         """
         if chunk is self._last[0]:
             return self._last[1], True
@@ -99,6 +99,10 @@ class BatchParser:
         return requests
 
 
+_OF_ONE_DIGIT: Final = bytes(range(10))
+_OF_TWO_DIGITS: Final = bytes(range(100))
+
+
 def _reader() -> hiredis.Reader:
     return hiredis.Reader(notEnoughData=_MORE)
 
@@ -115,8 +119,11 @@ def request_size(request: list[bytes]) -> int:
 def requests_size(requests: Sequence[list[bytes]]) -> int:
     """Count the bytes that ordinary requests took on the wire."""
     sizes = list(map(len, chain.from_iterable(requests)))
-    longest, size, limit = max(sizes, default=0), sum(sizes) + 6 * len(sizes) + 4 * len(requests), 9
-    while longest > limit:
-        size += sum(map(limit.__lt__, sizes))
-        limit = 10 * limit + 9
+    size = sum(sizes) + 6 * len(sizes) + 4 * len(requests)
+    try:
+        short = bytes(sizes)
+    except ValueError:  # an argument has more than 255 bytes
+        size += sum([len(str(length)) - 1 for length in sizes if length > 9])
+    else:
+        size += len(short.translate(None, _OF_ONE_DIGIT)) + len(short.translate(None, _OF_TWO_DIGITS))
     return size + sum([len(str(len(request))) - 1 for request in requests if len(request) > 9])

@@ -1,4 +1,4 @@
-"""Change the first line of the next reply. The stream may be split anywhere, and RESP3 pushes may come before.
+"""Change the first line of the next reply. The stream may be split anywhere, and RESP3 pushes may precede the reply.
 
 Its tests: tests/test_together.py.
 """
@@ -17,7 +17,7 @@ class StrayReplyError(Exception):
 
 
 class FirstLine(ABC):
-    """Passes on a stream, starting at the beginning of a reply.
+    """Passes on a stream from the beginning of a reply, and changes that reply's first line.
 
     Attributes:
         done: whether the rest of the stream can bypass this object.
@@ -27,7 +27,7 @@ class FirstLine(ABC):
         self.done = False
         self._begun = b""  # an incomplete line
         self._pending = 0  # parts of a push still to come
-        self._body = 0  # bytes of a string in it still to come
+        self._body = 0  # bytes still to come of a string in the push
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """Take bytes of the stream.
@@ -65,7 +65,7 @@ class FirstLine(ABC):
 
     @abstractmethod
     def _open(self, line: bytes) -> bytes:
-        """Return the bytes for the client for a line; set `done` if it is the last relevant one."""
+        """Return what the client gets for a line; set `done` if no later line matters."""
 
     def _follow(self, line: bytes) -> None:
         """Count the parts still to come of a push, given one of its lines."""

@@ -25,7 +25,7 @@ def frames(data: bytes) -> list[bytes]:
 
 
 def frame_end(data: bytes, begin: int) -> int:
-    """Return the end of the reply, or part of one, that begins at a position; the end of the data if it is incomplete.
+    """Return the end of the reply, or part of one, at a position; the end of the data if the reply is incomplete.
 
     Args:
         data: bytes from a server.

@@ -1,10 +1,10 @@
-"""Find how far a chunk consists of array headers and bulk strings only: hiredis must get nothing else.
+"""Find the part at the front of a chunk that has only array headers and bulk strings: hiredis must get nothing else.
 
 Its tests: tests/test_hostile.py.
 
-hiredis reads replies. Given a map, a push or a status instead of a request, it would do harm: a map with an unhashable
-key raises TypeError, `>300000000` makes a list of that size. So a client's bytes reach hiredis only after every header
-has been checked here.
+hiredis reads replies. If a client sends a map, a push or a status instead of a request, hiredis can do harm: it raises
+TypeError for a map with an unhashable key, and makes a list of 300 million elements for `>300000000`. So a client's
+bytes reach hiredis only after every header has been checked here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _BEGUN: Final = re.compile(rb"\*(?:[1-9][0-9]{0,3}\r?)?|\$(?:[1-9][0-9]{0,7}\r?|
 _HEADER: Final = re.compile(rb"\$(0|[1-9][0-9]{0,7})\r\n")
 
 _LEAST: Final = 5
-"""Minimum size of a bulk string in bytes, except for the one after the last header."""
+"""Lower bound for the size of a bulk string, in bytes. It bounds how many bulk strings a chunk can hold; only the last
+header of a chunk may announce more."""
 
 
 def framed_end(chunk: bytes) -> int:
     """Return the end of the run of array headers and whole bulk strings at the front of a chunk.
 
-    hiredis allocates a list of the announced size before it has seen an element, so large counts must fit the chunk.
+    hiredis allocates a list of the announced size before it has seen an element. So large counts must fit the chunk.
 
     Args:
         chunk: bytes that begin with a request.

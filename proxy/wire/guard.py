@@ -2,7 +2,7 @@
 
 Its tests: tests/test_guard.py.
 
-In front of the reads goes a request for the next deadline of their keys. If a reply begins before that deadline, no
+A request for the next deadline of the reads' keys is sent in front of them. If a reply begins before that deadline, no
 expired member can be in it, however long the server was busy.
 """
 
@@ -12,10 +12,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, Protocol
 
 from proxy.wire.pattern import ARGUMENT
-from proxy.wire.pieces import Piece, Slot
+from proxy.wire.pieces import Piece, Slot, Tally
 from proxy.wire.replies import RepliesAndPushes, short_arrays, short_replies
 from proxy.wire.request import encode
 
@@ -40,7 +40,7 @@ def _scores_pattern(count: int) -> re.Pattern[bytes]:
 
 
 def earliest_of(scores: bytes) -> float:
-    """Return the earliest deadline in a reply to ZMSCORE, in Unix ms; minus infinity if it is not such a reply."""
+    """Return the earliest deadline in a reply to ZMSCORE, in Unix ms; minus infinity for any other reply."""
     if scores[:1] != b"*":
         return -math.inf
     if scores.find(b"$") == scores.find(b"\n") + 1:  # RESP2
@@ -53,9 +53,9 @@ _OF_LINES: Final = re.compile(rb"[$*~%>=!|]").search
 
 
 def _count_at_once(data: bytes) -> int:
-    """Return the number of replies in a chunk of only whole short ones; else 0."""
+    """Return the number of replies in a chunk if all are whole and short; else 0."""
     if data[:1] == b":" and data[-2:] == b"\r\n" and not _OF_LINES(data):
-        return data.count(b"\r\n")  # each is a line
+        return data.count(b"\r\n")  # each reply is a line
     replies = _replies_at_once(data)
     return len(replies if sum(map(len, replies)) == len(data) else _arrays_at_once(data))
 
@@ -88,18 +88,37 @@ def is_zero_or_wrong_type(beginning: bytes) -> bool:
     return beginning == b":0\r\n" or is_wrong_type(beginning)
 
 
+class Line(Protocol):
+    """The client's replies that wait behind one that is still to come. While they wait they can become late."""
+
+    @property
+    def tally(self) -> Tally:
+        """Counts what they take."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a reply that comes now waits."""
+
+    def join(self) -> None:
+        """Note that a reply waits."""
+
+    def leave(self) -> None:
+        """Note that it waits no more."""
+
+
 class Guard:
-    """The replies to some requests sent together, after the reply with the earliest deadline.
+    """Checks the replies to reads that were sent together, behind a request for the earliest deadline of their keys.
 
     Args:
-        asked: for how many keys the deadlines were requested; 0 if the earliest of all keys was.
+        asked: number of keys whose deadlines were requested; 0 if the earliest deadline of all keys was requested.
         count: how many requests there are.
-        matters: returns, for the number of a request, the function that decides by the beginning of a late reply
-            whether that reply matters; None if no late reply does.
+        matters: called with the number of a request; returns a function that decides, by the beginning of a late reply,
+            whether its lateness matters; None if it never matters.
         now: returns the latest possible server time, in Unix ms.
-        repeat: called with the number of a request to be sent again; returns the place for its reply.
+        repeat: called with the number of a request to be sent again, and the place for its reply.
         ended: called when all replies have come, or certainly will not.
-        hear: gets the earliest deadline of all, if it was requested.
+        line: the replies that wait.
+        hear: gets the earliest deadline of all keys, if it was requested.
 
     Attributes:
         done: whether all replies have come.
@@ -112,8 +131,9 @@ class Guard:
         count: int,
         matters: Callable[[int], Callable[[bytes], bool] | None],
         now: Callable[[], float],
-        repeat: Callable[[int], Slot],
+        repeat: Callable[[int, Slot], None],
         ended: Callable[[], None],
+        line: Line,
         hear: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.done = False
@@ -130,9 +150,13 @@ class Guard:
         self._place = 0
         self._begun = False  # whether the current reply has begun
         self._late = False  # whether the current reply is late
+        self._line = line
+        self._slot: Slot | None = None  # the place of the current reply, if that waits
 
     def abandon(self) -> None:
         """Note that the replies will not come."""
+        if self._slot is not None:
+            self._slot.done = True
         self._ended()
 
     def _told(self, answer: bytes) -> float:
@@ -143,7 +167,7 @@ class Guard:
         return earliest
 
     def _pass_at_once(self, data: bytes, now: float, passed: list[Piece]) -> bool:
-        """Pass whole replies on if none of them is late; return whether that was done."""
+        """Pass whole replies on, unless one may be late; return whether they were passed on."""
         earliest = self.earliest
         if self._scores is not None:
             pattern = _scores_pattern(self._asked) if self._asked else _FIRST
@@ -171,8 +195,8 @@ class Guard:
             data: the bytes.
             passed: gets the pieces for the client.
         """
-        framing, now = self._framing, self._now()
-        if framing.between and self._pass_at_once(data, now, passed):
+        framing, now, waits = self._framing, self._now(), self._line.waits
+        if framing.between and not waits and self._pass_at_once(data, now, passed):
             return b""
         left = self._count - self._place + (self._scores is not None)
         framing.pushes.clear()
@@ -187,13 +211,17 @@ class Guard:
                     self._scores = None
             else:
                 if not self._begun:
-                    matters = self._matters(self._place) if now >= self.earliest else None
-                    self._late = matters is not None and matters(piece)
-                    if self._late:
-                        passed.append(self._repeat(self._place))
-                if not self._late:
+                    self._late = False
+                    if now >= self.earliest or (waits and self.earliest < math.inf):
+                        waits = self._begin(piece, passed, late=now >= self.earliest) or waits
+                if self._slot is not None:
+                    self._slot.put(piece)
+                elif not self._late:
                     passed.append(piece)
                 self._begun = not ends
+                if ends and self._slot is not None:
+                    self._slot.end()
+                    self._slot = None
                 self._place += ends
         if self._place < self._count:
             return b""
@@ -201,16 +229,47 @@ class Guard:
         self._ended()
         return framing.rest()
 
+    def _begin(self, piece: bytes, passed: list[Piece], *, late: bool) -> bool:
+        """Give the current reply a place if it is late, or may be once it is passed on; return whether it has one."""
+        matters = self._matters(self._place)
+        if matters is None or not matters(piece):
+            return False
+        slot = Slot(self._line.tally)
+        passed.append(slot)
+        self._late = late
+        if late:
+            self._repeat(self._place, slot)
+        else:
+            self._line.join()
+            slot.expect(self, self._place)
+            self._slot = slot
+        return True
+
+    # As `Keeper`.
+
+    def is_late(self) -> bool:
+        """Return whether the deadline has passed."""
+        return self._now() >= self.earliest
+
+    def repeat(self, place: int, slot: Slot) -> None:
+        """Have the read with this number sent again."""
+        self._repeat(place, slot)
+
+    def passed(self) -> None:
+        """Note that a reply does not wait any more."""
+        self._line.leave()
+
 
 class Repeated:
-    """The reply to a read that was sent again, behind a script that removes due members from its keys.
+    """Checks the reply to a read that was sent again, behind a script that removes due members from its keys.
 
     Args:
         slot: the place for the reply.
         matters: as in `Guard`.
         now: returns the latest possible server time, in Unix ms.
-        repeat: called if the read must be sent again.
+        repeat: called with the slot if the read must be sent again.
         ended: called when the reply has come, or certainly will not.
+        line: the replies that wait.
 
     Attributes:
         done: whether the reply has come.
@@ -222,8 +281,9 @@ class Repeated:
         slot: Slot,
         matters: Callable[[bytes], bool],
         now: Callable[[], float],
-        repeat: Callable[[], None],
+        repeat: Callable[[Slot], None],
         ended: Callable[[], None],
+        line: Line,
     ) -> None:
         self.done = False
         self.earliest = math.inf
@@ -233,6 +293,7 @@ class Repeated:
         self._repeat = repeat
         self._ended = ended
         self._framing = RepliesAndPushes()
+        self._line = line
         self._begun = self._late = False
 
     def abandon(self) -> None:
@@ -250,21 +311,43 @@ class Repeated:
                 continue
             if not self._begun:
                 self._begun = True
-                self._late = self._now() >= self.earliest and self._matters(piece)
-                if self._late:
-                    self._repeat()
+                self._begin(piece)
             if not self._late:
                 self._slot.put(piece)
             self.done = ends
         if not self.done:
             return b""
-        self._slot.done = not self._late
+        if not self._late:
+            self._slot.end()
         self._ended()
         return framing.rest()
 
+    def _begin(self, piece: bytes) -> None:
+        matters = self._matters(piece)
+        self._late = matters and self.is_late()
+        if self._late:
+            self._repeat(self._slot)
+        elif matters:
+            self._line.join()
+            self._slot.expect(self)
+
+    # As `Keeper`.
+
+    def is_late(self) -> bool:
+        """Return whether the deadline has passed."""
+        return self._now() >= self.earliest
+
+    def repeat(self, _place: int, slot: Slot) -> None:
+        """Have the read sent once more."""
+        self._repeat(slot)
+
+    def passed(self) -> None:
+        """Note that the reply does not wait any more."""
+        self._line.leave()
+
 
 class Fronted:
-    """The replies to some of the client's requests and to the proxy's own in front of them.
+    """Separates replies to the proxy's own requests from the replies to the client's requests behind them.
 
     Args:
         takers: for each request in turn, the function that takes its reply; None for a client's request.

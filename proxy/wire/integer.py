@@ -1,4 +1,4 @@
-"""Turn a status into an integer: scripts return 64-bit integers as digits, because Lua's numbers have 53 bits.
+"""Turn a status of digits into an integer. Scripts return 64-bit integers so, because Lua's numbers have 53 bits.
 
 Its tests: tests/test_together.py.
 """

@@ -1,4 +1,4 @@
-"""Recognise, at the speed of C, inline requests as sent by people and health checks: lines of plain words.
+"""Recognise, at the speed of C, the inline requests that people and health checks send: lines of plain words.
 
 Its tests: tests/test_inline.py.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from proxy.wire.pattern import at_once
 
 _LINE: Final = r"[A-Za-z][ !#-&(-\[\]-~]*+\r?\n"
-"""No quotes and no backslash, so arguments need no decoding; no blanks but spaces."""
+"""A line whose only blanks are spaces, without quotes and backslashes: its arguments need no decoding."""
 
 is_lines: Final = re.compile(at_once(_LINE, "+").encode()).fullmatch
 """Matches a chunk of only such lines."""

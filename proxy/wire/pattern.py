@@ -2,9 +2,9 @@
 
 Its tests: tests/test_wire.py.
 
-A bulk string says its length before its bytes, which no regular expression can count. This one spells out every length
-up to a bound, as a tree in which the digits select the branch that skips so many bytes. It looks at each byte only
-once: no two branches have the same beginning, and there is no backtracking.
+A bulk string gives its length before its bytes, and no regular expression can count them. The expression here spells
+out every length up to a bound, as a tree: the digits select the branch that skips that many bytes. It looks at each
+byte only once, because no two branches have the same beginning and nothing is backtracked.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def requests_pattern(
 
     Args:
         names: the commands, each spelled as it should match. They are tried in this order.
-        never: a byte with which no argument after the name may begin, or none. That costs less than a search of the
-            chunk.
+        never: a byte with which no argument after the name may begin; empty for none. This check costs less than a
+            search for the byte in the chunk.
+        longest: maximum size of an argument, in bytes.
+        lines: whether arguments may contain carriage returns, and begin with `*`.
 
     Returns:
         The expression. It matches as many whole requests as possible, each with 1 to `MOST` - 1 arguments after its
@@ -50,7 +52,7 @@ def at_once(repeated: str, quantifier: str) -> str:
     """Return the text of an expression for as many repetitions as possible, without backtracking.
 
     `(?:…)*+` would cost less, but Python before 3.11.5 handles it wrongly if a repetition can fail half-way
-    (python/cpython issue 106052): it goes on after the failed half. For single bytes, as in `.*+`, it is right.
+    (python/cpython issue 106052): it continues after the half that matched. Repeating single bytes, as in `.*+`, works.
     """
     if POSSESSIVE:
         return f"(?:{repeated}){quantifier}+"
@@ -78,7 +80,7 @@ def bulk_pattern(longest: int, byte: str = ".", first: str = "") -> str:
 
 
 def header_pattern(mark: str, most: int) -> str:
-    """Return the text of an expression for the header line of an array or the like, of up to `most` elements."""
+    """Return the text of an expression for the header line of an array, set or map of up to `most` elements."""
     return mark + _tree([*str(count), r"\r\n"] for count in range(most + 1))
 
 

@@ -6,37 +6,118 @@ Its tests: tests/test_guard.py.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+SLOT_SIZE: Final = 600
+"""About how many bytes a slot takes, with its part of what is kept to send the read again."""
+
+
+class Tally:
+    """Counts what a client's slots take.
+
+    Attributes:
+        size: about how many bytes.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class Keeper(Protocol):
+    """Decides about replies that can become late while they wait behind other replies."""
+
+    def is_late(self) -> bool:
+        """Return whether its replies must not be passed on any more."""
+
+    def repeat(self, place: int, slot: Slot) -> None:
+        """Have another reply come to a slot, because the one with this place among the replies is late."""
+
+    def passed(self) -> None:
+        """Note that one of the replies does not wait any more, also if it is late."""
 
 
 class Slot:
-    """The place, in a client's stream, for the reply to a read that is sent again.
+    """The place, in a client's stream, for a reply that the client gets later: it is still to come, or it waits.
+
+    Args:
+        tally: counts what the client's slots take.
 
     Attributes:
-        size: how many bytes of the reply have been received but not passed on.
         done: whether the reply is complete.
     """
 
-    __slots__ = ("_parts", "done", "size")
+    __slots__ = ("_begun", "_keeper", "_parts", "_place", "_size", "_stale", "_tally", "done")
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally) -> None:
         self._parts: list[bytes] = []
-        self.size = 0
+        self._begun = False  # whether the client has got some of the reply
+        self._stale = False  # whether the reply that is arriving has become late
+        self._keeper: Keeper | None = None
+        self._place = 0
+        self._tally = tally
+        self._size = SLOT_SIZE  # what the tally has counted
+        tally.size += SLOT_SIZE
         self.done = False
+
+    def expect(self, keeper: Keeper, place: int = 0) -> None:
+        """Note that a reply begins which can become late while it waits behind other replies.
+
+        Args:
+            keeper: decides about it.
+            place: its place among the keeper's replies.
+        """
+        self._keeper, self._place = keeper, place
+
+    def forget(self) -> None:
+        """Drop the keeper, which refers to what refers to this slot."""
+        self._keeper = None
 
     def put(self, part: bytes) -> None:
         """Keep received bytes of the reply."""
-        self._parts.append(part)
-        self.size += len(part)
+        if not self._stale:
+            self._parts.append(part)
+            self._size += len(part)
+            self._tally.size += len(part)
+
+    def end(self) -> None:
+        """Note that the reply has come completely."""
+        if not self._stale:
+            self.done = True
+            return
+        keeper = self._keeper
+        assert keeper is not None  # only with one can a reply become late
+        self._stale = self.done = False
+        self.forget()
+        keeper.repeat(self._place, self)
+        keeper.passed()
 
     def take(self) -> list[bytes]:
-        """Return and clear the kept bytes."""
-        parts, self._parts, self.size = self._parts, [], 0
+        """Return and clear the kept bytes, now that the client has got all replies before; none of a late reply."""
+        parts, self._parts, keeper = self._parts, [], self._keeper
+        self._count(0 if self.done else SLOT_SIZE)
+        if self._begun or not (parts or self.done):
+            return parts
+        if parts and keeper is not None and keeper.is_late():
+            self._stale = True
+            if self.done:
+                self._count(SLOT_SIZE)
+                self.end()
+            return []
+        self._begun = True
+        if keeper is not None:
+            keeper.passed()
+            self.forget()
         return parts
+
+    def _count(self, size: int) -> None:
+        self._tally.size += size - self._size
+        self._size = size
 
 
 class Wish(Enum):
-    """What a request says about the replies to later ones."""
+    """How a request changes which later replies the client wants."""
 
     ON = "the client wants all of them"
     OFF = "it wants none"
@@ -49,7 +130,7 @@ class Wish(Enum):
 
 
 class Opening:
-    """A MULTI behind which the client may want all replies again.
+    """A MULTI after which requests may make the client want all replies again.
 
     Attributes:
         ends: the position, among the requests behind the MULTI, of the first CLIENT REPLY ON; -1 for none.
@@ -62,11 +143,11 @@ class Opening:
 
 
 class Heeded(NamedTuple):
-    """The place in a client's stream from which on a wish applies, if the server has permitted the wish.
+    """The place in a client's stream from which a wish applies, if the server has permitted the wish.
 
     Attributes:
         wish: the wish.
-        reply: the server's reply to the wish; empty if the server was not asked.
+        reply: the server's reply to the wish; empty if the server was not queried.
         subscribes: whether the client may be a subscriber in RESP2 from here on, so that an array may be a message.
         opening: the MULTI, if the wish is `BEGINS`.
     """

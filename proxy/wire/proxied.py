@@ -1,8 +1,8 @@
-"""Read the PROXY protocol header, versions 1 and 2, with which a load balancer gives a client's address.
+"""Read the PROXY protocol header, versions 1 and 2, in which a load balancer reports a client's address.
 
 Its tests: tests/test_proxy_protocol.py.
 
-`read` gets all bytes received so far. It needs no byte after the header to find its end.
+`read` gets all bytes received so far. It finds the end of the header without any byte after it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INET: Final = struct.Struct("!4s4sHH")
 _INET6: Final = struct.Struct("!16s16sHH")
 _UNIX: Final = struct.Struct("!108s108s")
 _SHAPES: Final = {0x11: _INET, 0x21: _INET6, 0x31: _UNIX}
-"""Second byte after the signature → format of the addresses after the length; datagrams are left out."""
+"""Second byte after the signature → format of the addresses after the length. Datagrams are not supported."""
 
 
 class ProxyHeaderError(Exception):
@@ -41,7 +41,7 @@ class ProxyHeader(NamedTuple):
     """A complete header.
 
     Attributes:
-        size: its size in bytes; the rest is the client's.
+        size: its size in bytes; the bytes after it are the client's.
         source: the client's address, as the log shows it; None to use the peer's own.
     """
 
@@ -129,7 +129,7 @@ def _read_binary(data: bytes) -> ProxyHeader | None:
 
 
 def _path(field: bytes) -> str | None:
-    """Return a Unix address as the log shows it; None for an unnamed socket, as most clients have."""
+    """Return a Unix address as the log shows it; None for an unnamed socket, which most clients use."""
     name = field.rstrip(b"\0") if field.startswith(b"\0") else field.partition(b"\0")[0]
     text = "".join(chr(byte) if 0x20 < byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}" for byte in name)
     return f"unix:{text}" if text else None

@@ -37,10 +37,10 @@ _CHILDREN: Final = {b"*": 1, b"~": 1, b"%": 2, b"|": 2}
 
 @cache
 def short_replies() -> Callable[[bytes], list[bytes]]:
-    """Return a function that finds the short replies at the front of a chunk, the most frequent kind.
+    """Return a function that finds the short replies at the front of a chunk. Most replies are short.
 
-    If the lengths found add up to the chunk's, it has only short replies. Otherwise an empty match stands for the rest,
-    which is not searched: that could take quadratic time.
+    If the lengths found add up to the chunk's, all its replies are short. Otherwise an empty match stands for the rest,
+    which is not searched: a search could take quadratic time.
     """
     return re.compile(rf"({_SHORT})|.+".encode(), re.DOTALL).findall
 
@@ -106,7 +106,8 @@ class Replies:
 
     Args:
         unasked: gets the pushes, in pieces.
-        long_texts: whether texts may be longer than `LONGEST_LINE`; otherwise such a text is a stray reply.
+        long_texts: whether simple strings and errors may be longer than `LONGEST_LINE`; if not, a longer one raises
+            `StrayReplyError`.
     """
 
     def __init__(self, unasked: Callable[[bytes], object] = lambda _: None, *, long_texts: bool = True) -> None:
@@ -118,7 +119,7 @@ class Replies:
         self._pending = 0  # parts of the current reply or push still to come
         self._within_line = False  # whether the beginning of a long line has been passed on
         self._unasked = False  # whether the current reply is a push
-        self._around = 0  # parts still to come of the reply in which the push came, as in EXEC's
+        self._around = 0  # parts still to come of the reply within which a push came, as may happen with EXEC's reply
 
     def cut(self, data: bytes, most: float = math.inf) -> list[tuple[bytes, bool]]:
         """Take bytes of the stream; leave out the pushes between replies.
@@ -128,7 +129,7 @@ class Replies:
             most: maximum number of replies to find; bytes after them are left alone (`rest`).
 
         Returns:
-            Pieces of replies, in order, each with a flag whether it ends a reply.
+            Pieces of replies, in order; for each also whether it ends a reply.
 
         Raises:
             StrayReplyError: the bytes are not a reply.
@@ -200,7 +201,7 @@ class Replies:
         return rest
 
     def _take(self, line: bytes) -> None:
-        """Process a line, which is a reply or begins a reply or a part of one."""
+        """Process a line. The line is a reply, or begins a reply or a part of one."""
         mark, rest = line[:1], line[1:-2]
         if mark == b">" and not self._pending:
             self._unasked, mark = True, b"*"
@@ -222,7 +223,7 @@ class RepliesAndPushes(Replies):
     """Keeps pushes in their places.
 
     Attributes:
-        pushes: the numbers of those pieces that belong to pushes. Clear the list before each `cut`.
+        pushes: the positions of the pieces that belong to pushes. Clear the list before each `cut`.
     """
 
     def __init__(self) -> None:

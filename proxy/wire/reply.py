@@ -1,13 +1,14 @@
-"""Find signs in a stream of replies and replace them, without framing the replies.
+"""Find the replies to signs in a stream and replace them, without framing the other replies.
 
 Its tests: tests/test_signs.py.
 
-A sign is the server's reply to a fresh random token, so its position is exactly that of the reply to that request, and
-its text occurs nowhere else. A silent sign is requested by ECHO and causes no error in the server's statistics. A loud
-one is requested by a command whose name is the token: that gets a reply in every state of server and connection.
+The reply to a sign holds a fresh random token. So it stands exactly at that request's place among the replies, and its
+text occurs nowhere else. A silent sign is an ECHO, and causes no error in the server's statistics. A loud sign is a
+command whose name is the token: it gets a reply in every state of server and connection.
 
 The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like such a refusal is held
-back until the sign itself comes, or a later loud one: then the refusal is identified and treated as the sign.
+back until the token comes, or that of a later loud sign. Then the refusal is identified, and treated as the reply to
+the silent sign.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final, Protocol, TypeAlias, TypeGuard
 from proxy.wire.first_line import StrayReplyError
 from proxy.wire.frames import frames
 from proxy.wire.guard import Fronted, Guard, Repeated
-from proxy.wire.pieces import Heeded, Piece, Slot
+from proxy.wire.pieces import Heeded, Piece, Slot, Tally
 from proxy.wire.replies import PushesOnly, Replies, RepliesAndPushes
 from proxy.wire.request import encode
 from proxy.wire.silence import Silence, WishReply, may_answer_wish
@@ -35,8 +36,8 @@ _BEFORE: Final = (
     b"-ERR unknown command 'ECHO', with args beginning with: '",
     b"-ERR unknown command `ECHO`, with args beginning with: `",
 )
-"""The text before the token: in Redis from 7.0 and in Valkey; in Redis 6.2; after a HELLO, everywhere; in a silent
-sign, everywhere; and twice more for a renamed ECHO (rename-command)."""
+"""The texts before the token: for an unknown command in Redis from 7.0 and Valkey, and in Redis 6.2; for a HELLO; for a
+silent sign; and two for a renamed ECHO (rename-command)."""
 
 _LINE: Final = re.compile(
     rb"(?:-ERR (?:unknown command ['`](?:ECHO['`], with args beginning with: ['`])?|Syntax error in HELLO option ')"
@@ -56,13 +57,13 @@ _REFUSAL: Final = (
     r"|(?:NOPERM|ERR Can't execute) [^\r\n]*'echo')"
 )
 _REFUSED_SIGN: Final = re.compile(_REFUSAL.encode())
-"""How servers refuse an ECHO with one argument, outside a transaction. The full text, because a client's script may
-return an error with the same code."""
+"""How servers refuse an ECHO with one argument, outside a transaction. The pattern has the full text: a client's script
+may return an error with the same code."""
 
 _LONGEST_WORD: Final = max(map(len, _REFUSAL_WORDS))
 
 _AT_ONCE: Final = 16 * 1024
-"""How many bytes after a line to look at first: usually they show whether the line is a reply."""
+"""How many bytes from a line on to look at first: usually they show whether the line is a reply."""
 
 MOST_HELD: Final = 16 * 1024 * 1024
 """How much to hold back, in bytes, while a sign may have been refused."""
@@ -91,17 +92,17 @@ def _token() -> bytes:
 
 
 class UnclearRepliesError(Exception):
-    """A sign has been refused, and it is not clear which of several errors is its own."""
+    """A sign has been refused, and it is not clear which of several errors is the refusal."""
 
 
 CROWD: Final = 4096
-"""With so many replies outstanding, take no more requests, to limit memory."""
+"""While this many replies are outstanding, no more requests are taken, to limit memory."""
 
 _SIGN_SIZE: Final = 1024
 """About how many bytes an outstanding reply takes here, with its token and its filter: 890 to 1,020 were measured."""
 
 _FEW: Final = 64
-"""So many outstanding replies take no memory worth counting."""
+"""Maximum number of outstanding replies whose memory is not worth counting."""
 
 
 class Passage(Protocol):
@@ -127,27 +128,28 @@ class ReplySubstitution:
     Attributes:
         outstanding: whether any of these replies is still to come.
         trailed: whether bytes have come after the last replaced reply, in the same chunk.
-        comes_last: the number of the sign behind which no reply has come yet, only pushes; -1 if there is none.
+        comes_last: the number of the last sign that has come, while only pushes have come after it; otherwise -1.
+        tally: counts what the replies take that wait for another.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         hides_commands: whether the server may hide, before a login, that it does not know a command.
-        greets: whether the server may reply to no other sign than a HELLO, because the client may have to log in.
+        greets: whether a HELLO may be the only sign that the server answers, because the client may have to log in.
         deaf: whether the client's user has turned out to lack permission for ECHO.
     """
 
     def __init__(self) -> None:
         self.outstanding = self.trailed = False
         self.comes_last = -1
-        self._behind: PushesOnly | None = None  # what has come behind the sign with the number `comes_last`
+        self._behind: PushesOnly | None = None  # the replies after the sign with the number `comes_last`
         self._expected: deque[tuple[bytes, bytes]] = deque()
         self._places: dict[bytes, int] = {}  # token -> its number; the first expected one has the number `_settled`
         self._settled = 0
         self._held = b""
         self._begins: set[bytes] = set()  # tokens in front of replies taken aside
-        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind replies taken aside → what gets them
+        self._hears: dict[bytes, Callable[[bytes], bytes]] = {}  # token behind replies taken aside → receiver
         self._aside: list[bytes] | None = None
-        self._framing: Replies  # of the replies taken aside
-        self._pushes: list[bytes] = []  # pushes that came among them
+        self._framing: Replies  # the framing of the replies taken aside
+        self._pushes: list[bytes] = []  # pushes that came among the replies taken aside
         self._found: dict[bytes, Callable[[], None]] = {}  # token → whom to call when its line has come
         self._opens: dict[bytes, Way] = {}  # token in front of requests → filter for their replies
         self._passage: Way | None = None
@@ -158,9 +160,10 @@ class ReplySubstitution:
         self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
         self._awaited = 0  # number of replies taken aside after the last sign
         self._is_held_back = False  # whether a silent sign may have been refused
-        self._doubt: bytearray | None = None  # the bytes held back, from a line on that may refuse a sign
+        self._doubt: bytearray | None = None  # the bytes held back, beginning with a line that may refuse a sign
         self._doubt_searched = 0  # how many bytes of `_doubt` are known to contain no sign
         self._doubt_framing: Replies
+        self.tally = Tally()
         self.silence = Silence()
         self.hides_commands = True
         self.echoes = self.greets = self.deaf = False
@@ -172,7 +175,7 @@ class ReplySubstitution:
 
     @property
     def settled(self) -> int:
-        """How many of the expected replies have come or are no longer expected."""
+        """How many of the expected replies have come, or never will."""
         return self._settled
 
     @property
@@ -183,8 +186,7 @@ class ReplySubstitution:
     @property
     def waiting(self) -> int:
         """How many bytes wait for the reply to a read that was sent again, or to a sign that may have been refused."""
-        waiting = self._waiting_size + sum(slot.size for slot in self._slots) if self._slots else 0
-        return waiting + len(self._doubt or b"")
+        return self._waiting_size + self.tally.size + len(self._doubt or b"")
 
     @property
     def memory(self) -> int:
@@ -199,12 +201,12 @@ class ReplySubstitution:
 
     @property
     def wants_probe(self) -> bool:
-        """Whether to send a loud sign now: a silent one may have been refused, and no loud one is behind it."""
+        """Whether to send a loud sign now: a silent one may have been refused, and no loud one follows."""
         return self._is_held_back and bool(self._expected) and self._expected[-1][0] in self._silent
 
     @property
     def may_want_login(self) -> bool:
-        """Whether the server may want a login, so that `wants_probe` wants a HELLO."""
+        """Whether the server may want a login. Then the loud sign that `wants_probe` asks for must be a HELLO."""
         return _NOAUTH in (self._doubt or b"")
 
     def expect(
@@ -219,10 +221,11 @@ class ReplySubstitution:
 
         Args:
             reply: the bytes for the client, may be empty.
-            by_greeting: whether to ask by a HELLO with an unknown option; `greets` by default. A HELLO changes nothing,
-                and is answered before a login too, where some servers answer nothing else. Not in a transaction.
-            found: called when the reply comes; not when a later one shows that it never will.
-            silent: whether to ask by ECHO, which causes no error at the server. Not in a transaction, and only if
+            by_greeting: whether to send a HELLO with an unknown option; `greets` by default. Such a HELLO changes
+                nothing, and is answered even before a login, when some servers answer nothing else. Not in a
+                transaction.
+            found: called when the reply comes, but not if a later sign shows that the reply will not come.
+            silent: whether to send an ECHO, which causes no error at the server. Not in a transaction, and only if
                 `reply` is empty.
 
         Returns:
@@ -246,8 +249,8 @@ class ReplySubstitution:
 
         Args:
             request: the request.
-            hear: gets the bytes between the replies before and after it, without pushes, and returns those that are for
-                the client after all, such as messages to a RESP2 subscriber.
+            hear: gets the bytes between the replies to the two signs around the request, without pushes. Returns those
+                that are for the client after all, such as messages to a RESP2 subscriber.
             replies: how many replies the request has.
 
         Returns:
@@ -294,7 +297,7 @@ class ReplySubstitution:
         if not data:
             return
         if self._aside is not None:
-            # The request may wait for long in the server: do not delay pushes meanwhile.
+            # The proxy's request may wait long in the server: do not delay pushes meanwhile.
             self._aside.extend(piece for piece, _ in self._framing.cut(data))
             passed += self._pushes
             self._pushes.clear()
@@ -311,7 +314,7 @@ class ReplySubstitution:
         passed.append(data)
 
     def _hear(self, token: bytes) -> bytes:
-        """Begin or end taking bytes out of the stream if the token marks that place; return the bytes for the
+        """Begin, or end, taking bytes out of the stream if the token marks such a place; return the bytes for the
         client."""
         if token in self._begins:
             self._begins.remove(token)
@@ -326,11 +329,12 @@ class ReplySubstitution:
     def receive(self, data: bytes) -> bytes:
         """Pass bytes of the stream on, with replies replaced.
 
-        A token settles all earlier ones as well: a server that renames CLIENT may have been told to keep silent.
+        A token settles all earlier tokens as well. Those may never come: the client may have silenced a server that has
+        renamed CLIENT.
 
         Returns:
-            The bytes for the client. The beginning of a line that may be a sign is held back, and so are all bytes from
-            a line on that may refuse one.
+            The bytes for the client. The beginning of a line that may hold a token is held back. So is a line that may
+            refuse a sign, with all that follows it.
 
         Raises:
             UnclearRepliesError: a sign has been refused, and it is not clear by which line.
@@ -361,7 +365,7 @@ class ReplySubstitution:
             place = self._places[token] - self._settled
             if end < 0:
                 keep = begin
-                if self._silent and place:  # refused signs come before this line: hold their errors too
+                if self._silent and place:  # errors for refused signs may come before this line: hold them back too
                     keep = min(begin, self._possible_refusal(stream, position))
                 self._pass(stream[position:keep], passed)
                 self._hold(stream[keep:])
@@ -388,10 +392,15 @@ class ReplySubstitution:
         if data and (self._behind is None or not self._behind.receive(data)):
             self.comes_last, self._behind = -1, None
 
-    def end(self) -> bytes:
-        """Return the bytes that were held in doubt and are for the client: the server has closed, so no sign will come.
+    def close(self) -> None:
+        """Drop what refers to the reads under way: the client has gone."""
+        for slot in self._slots:
+            slot.forget()
 
-        Only whole replies: what was cut off may be a sign, or the reply to a request of the proxy's own.
+    def end(self) -> bytes:
+        """Return the held bytes that are for the client: the server has closed, so no more tokens will come.
+
+        Only whole replies count: a cut one may answer a sign, or another request of the proxy's own.
         """
         held, self._held, self._doubt = bytes(self._doubt or b""), b"", None
         passed: list[Piece] = []
@@ -406,7 +415,7 @@ class ReplySubstitution:
         return self._in_order(passed)
 
     def _in_order(self, passed: list[Piece]) -> bytes:
-        """Return the bytes that the client can get now: none after a reply that is still to come."""
+        """Return the bytes that the client can get now: none behind a reply that is incomplete."""
         waiting, slots, silence = self._waiting, self._slots, self.silence
         if not waiting and _are_all_bytes(passed):
             return silence.pass_on(b"".join(passed))
@@ -447,12 +456,12 @@ class ReplySubstitution:
             self._passage = opens
 
     def _pass_with_refused(self, data: bytes, count: int, passed: list[Piece], *, ended: bool = False) -> None:
-        """Pass on the bytes before a sign, where `count` signs have not come: the server has refused the silent ones.
+        """Pass on the bytes before a sign. `count` earlier signs have not come: the server has refused the silent ones.
 
         If the stream has `ended`, no sign follows, and the last requests may be unanswered.
 
-        Some of the errors that look like refusals are refusals. Which ones does not matter if all these errors are
-        equal and adjacent; if the reply after a sign is needed, nothing else may follow the errors either.
+        Some of the errors that look like refusals are refusals. It does not matter which, if all these errors are equal
+        and adjacent. If the reply after a sign is needed, they must also come last.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]
@@ -563,7 +572,7 @@ class ReplySubstitution:
         return chosen
 
     def _settle(self, count: int) -> bytes:
-        """Remove the first `count` expected tokens, found or not; return what was taken aside but is for the client."""
+        """Remove the first `count` expected tokens, found or not; return bytes taken aside that are for the client."""
         passed = b""
         for _ in range(count):
             token, _reply = self._expected.popleft()
@@ -581,7 +590,7 @@ class ReplySubstitution:
     def end_of_sign(self, number: int, stream: bytes) -> int:
         """Return where the line of a sign ends in bytes that `receive` has not taken yet; -1 if it is not in them.
 
-        `number`: the number of the sign, or of an earlier one: a later sign shows that no earlier one is still to come.
+        `number`: the number of the sign. A later sign counts too: it shows that no earlier one is still to come.
         """
         end = 0
         while end >= 0 and (line := self._find(stream, end)) is not None:
@@ -591,7 +600,7 @@ class ReplySubstitution:
         return -1
 
     def _find(self, stream: bytes | bytearray, position: int) -> tuple[int, int, bytes] | None:
-        """Find the first line with one of our tokens: its begin and end (-1: incomplete), and the token."""
+        """Find the first line with an expected token: its start and end (-1: incomplete), and the token."""
         size = len(stream)
         for begin in range(position, size, _LONG):
             end = min(size, begin + _LONG + _LONGEST_SIGN)
@@ -605,7 +614,8 @@ class ReplySubstitution:
         return None
 
     def _possible_begin(self, stream: bytes, position: int) -> int:
-        """Return the begin of a possible sign whose token is incomplete, or the end of the stream."""
+        """Return the position of the first line that may become one of our tokens; the length of the stream if there is
+        none."""
         for mark in _MARKS.finditer(stream, max(position, len(stream) - _LONGEST_BEFORE - 31)):
             begin = mark.start()
             tail = stream[begin:]
@@ -616,7 +626,7 @@ class ReplySubstitution:
         return len(stream)
 
     def _hold(self, data: bytes) -> None:
-        """Hold back bytes that may begin a sign or refuse one."""
+        """Hold back bytes that may begin a line with a token, or refuse a sign."""
         if not self._is_held_back:
             self._held = data
             return
@@ -643,7 +653,10 @@ class ReplySubstitution:
         return True
 
     def _possible_refusal(self, stream: bytes, position: int) -> int:
-        """Return the begin of a line that may refuse a silent sign, or the end of the stream."""
+        """Return the position of the first line that is, or may become, an error in reply to a silent sign.
+
+        Without such a line return the length of the stream.
+        """
         refusal = _refusal(stream, position)
         if refusal is not None:
             self._is_held_back = True
@@ -655,14 +668,14 @@ class ReplySubstitution:
 
 
 def _are_all_bytes(parts: list[Piece]) -> TypeGuard[list[bytes]]:
-    """Return whether all pieces are bytes, so that none has still to come."""
+    """Return whether all pieces are bytes: then none is still to come."""
     return set(map(type, parts)) <= _BYTES
 
 
 def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None:
     """Return the position of a line that may refuse a silent sign.
 
-    A line within a string does not count: it is recognised by what follows it, which is not a reply.
+    A line within a string does not count. It is recognised by the bytes that follow, which do not parse as a reply.
 
     Args:
         stream: bytes from a server.
@@ -670,7 +683,7 @@ def _refusal(stream: bytes, position: int, *, whole: bool = False) -> int | None
         whole: whether these bytes end with a whole reply.
 
     Raises:
-        UnclearRepliesError: too many lines look like that.
+        UnclearRepliesError: too many lines look like a refusal.
     """
     if not stream.startswith(b"-", position):
         position = stream.find(b"\n-", position) + 1  # a plain search is ten times as fast
@@ -701,7 +714,7 @@ class LoginEvidence:
 
     Args:
         replies: knows the signs in the stream.
-        since: the number of the sign behind the last RESET: what comes before it proves nothing. -1 if there was none.
+        since: the number of the sign behind the last RESET: no reply before that sign's proves anything. -1 for none.
 
     Attributes:
         since: as the argument.
@@ -711,7 +724,7 @@ class LoginEvidence:
         self._replies = replies
         self.since = since
         self._waits = since >= 0
-        self._line = b""  # the part to keep of an incomplete line; before the sign has come, the end of the stream
+        self._line = b""  # the kept part of an incomplete line; before the sign has come, the last bytes received
 
     def receive(self, data: bytes) -> bool:
         """Take bytes of the stream, before the signs in them are taken; return whether they prove that the client is

@@ -3,7 +3,7 @@
 Its tests: tests/test_wire.py.
 
 The rules are those of the server's own reader (`networking.c`: multi bulk and inline requests), not of the protocol
-specification, because a proxy that saw other boundaries than the server would judge other requests than those that run.
+specification: a proxy that saw other boundaries than the server would judge other requests than those that run.
 If servers differ, the reader is as lenient as the most lenient one: a request that the server then rejects does no
 harm.
 """
@@ -30,14 +30,14 @@ JOINED: Final = 256 * 1024
 """How many bytes to join to the buffer at a time, so that other clients do not wait."""
 
 COPIED: Final = 64 * 1024
-"""Maximum number of processed bytes of an incomplete request that are copied when more arrive."""
+"""When more bytes of a request arrive, at most this many earlier ones are copied, or as many as arrive if more."""
 
 _STAR = 0x2A
 BLANK_LINES: Final = 50
 """Number of lines of blanks to process at once."""
 
 _SPACES = frozenset(b" \n\r\t\v\f")
-_ENDS = frozenset(b" \n\r\t")  # these end an unquoted argument; any of `_SPACES` may separate two
+_ENDS = frozenset(b" \n\r\t")  # these end an unquoted argument; any of `_SPACES` may separate arguments
 _QUOTED = re.compile(rb"[\"'\v\f\xff]")
 _ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
@@ -66,7 +66,7 @@ class Quoting(Enum):
 
 
 class Kind(Enum):
-    """What a `Request` stands for."""
+    """Whether a `Request` is whole, or which part of one it is."""
 
     WHOLE = "whole"
     """A complete request."""
@@ -84,10 +84,10 @@ class Request:
     Attributes:
         kind: whether this is a whole request, or which part of one.
         arguments: its arguments, the command's name first. Empty for an empty request, a body and broken bytes.
-        raw: the bytes that the client sent; a line of blanks, which servers read differently, is replaced.
+        raw: the bytes that the client sent; but a line of blanks, which servers read differently, is replaced.
         count: the total number of its arguments.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
-        odd: whether a line does not end in CRLF, for which newer servers close the connection.
+        odd: whether a line does not end in CRLF; newer servers then close the connection.
     """
 
     __slots__ = ("arguments", "count", "header", "kind", "odd", "raw")
@@ -113,16 +113,16 @@ ARGUMENT_SIZE: Final = 56
 class RequestReader:
     """Splits a stream of bytes into requests, without I/O.
 
-    Feed it with `feed`, then call `next_request` until it returns None. It holds at most one incomplete request and the
-    bytes fed after it; `held` is their size. It keeps at most as many bytes of returned requests.
+    Call `feed`, then `next_request` until it returns None. The reader holds at most one incomplete request and the
+    bytes fed after it; `held` is their size. It also keeps bytes of returned requests, at most as many again.
 
     Args:
         blanks: how the server treats a line of blanks. The default is safe with all other servers too.
-        strict: whether the server closes the connection for a line that does not end in CRLF.
+        strict: whether the server closes the connection if a line does not end in CRLF.
         quoting: how the server splits an inline request.
 
     Attributes:
-        past_first: whether the stream's first request has been returned whole, or is known to precede what is fed.
+        past_first: whether the stream's first request has been returned whole, or came before the bytes fed.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class RequestReader:
         self._front_size = 0
         self._long: list[tuple[int, bytes]] = []  # long arguments in the buffer, which are not copied to the front
         self._buffer = b""
-        self._position = 0  # begin of the current request, or of its part after the front
+        self._position = 0  # beginning of the current request, or of its part after the front
         # Bytes fed but not yet joined to the buffer: joining them at each chunk would be quadratic.
         self._later: deque[bytes] = deque()
         self._later_size = 0
@@ -210,13 +210,13 @@ class RequestReader:
         return self._buffer, self._position
 
     def skip(self, count: int) -> None:
-        """Treat `count` bytes of `front` as returned; they must be whole requests."""
+        """Treat `count` bytes at the position of `front` as returned; they must be whole requests."""
         self._position += count
         self.past_first = self.past_first or count > 0
 
     @property
     def within(self) -> bool:
-        """Whether a part of an incomplete request has been or is about to be sent to the server."""
+        """Whether part of an incomplete request has been sent to the server, or is about to be."""
         return self._in_body
 
     @property
@@ -245,7 +245,7 @@ class RequestReader:
             self._position = 0
 
     def next_request(self) -> Request | None:
-        """Return the next whole request, body or broken rest; None if more bytes are needed, or `unread`."""
+        """Return the next whole request, body or broken rest. None: feed more bytes or, if `unread`, call again."""
         request = self._next_request()
         if request is None and self.unread:
             # Join only now: earlier, waiting bytes would be copied again whenever more arrive.
@@ -322,7 +322,7 @@ class RequestReader:
         """
         if self._later_size:
             self._join()
-        # A server looks for the carriage return, and waits for any byte after it.
+        # Include the CR of the header and one byte more: a server needs these to see the error.
         line = self._buffer.find(b"\r", self._next)
         beginning = self._with_front(self._buffer[self._position : line + 2 if line >= 0 else self._next])
         if at_count:
@@ -363,7 +363,7 @@ class RequestReader:
                 size += len(pieces[-1])
         read = self._next - self._position if self._count else 0
         if read > max(COPIED, size):
-            # Otherwise each byte of a client that sends single bytes would cost a copy of all before it.
+            # Otherwise each byte of a client that sends single bytes would cost a copy of all earlier ones.
             self._bring_to_front()
         self._buffer = b"".join((self._buffer[self._position :], *pieces))
         self._later_size -= size
@@ -396,7 +396,7 @@ class RequestReader:
         return Request(kind, arguments, raw, count, header, odd=self._odd)
 
     def _break(self, raw: bytes | None = None) -> Request:
-        """End the stream at a protocol error: return all bytes, or a replacement."""
+        """End the stream at a protocol error: return all bytes, or `raw` instead."""
         self._broken = True
         self._end_request()
         request = self._take(Kind.BROKEN, [], len(self._buffer))
@@ -426,7 +426,7 @@ class RequestReader:
     def _line_end(self, begin: int) -> int:
         """Find the carriage return of the line at `begin`: -1 if it has not come yet, -2 if it never will.
 
-        The server searches for it as in a C string, and skips the byte after it unseen.
+        The server searches as in a C string, and skips the byte after the carriage return without a check.
         """
         buffer = self._buffer
         end = buffer.find(b"\r", begin)
@@ -531,7 +531,7 @@ class RequestReader:
         for _ in range(BLANK_LINES):
             end = buffer.find(b"\n", begin)
             stop = end if end >= 0 else len(buffer)
-            # With a space in front of the star, every server reads these bytes as an inline request.
+            # A star after a blank line: with a space before it, every server reads this as an inline request.
             mark = b" " if begin > self._position and buffer.startswith(b"*", begin) else b""
             if stop - begin > INLINE_LIMIT:
                 # Servers reject so long a line only if they have not read its end yet, which depends on how their reads
@@ -552,7 +552,8 @@ class RequestReader:
             if begin == len(buffer):
                 return None
         else:
-            return Request(Kind.WHOLE, [], b"", 0, 0)  # empty, after each portion of blank lines: other clients wait
+            # After many blank lines return an empty request, so that other clients get their turn.
+            return Request(Kind.WHOLE, [], b"", 0, 0)
         request = self._take(Kind.WHOLE, arguments, end + 1, len(arguments), 0)
         if arguments or not line:
             request.raw = mark + buffer[begin : end + 1]
@@ -562,7 +563,7 @@ class RequestReader:
 
 
 def _integer(text: bytes) -> int | None:
-    """Read a decimal integer as `string2ll` does: no sign but a minus, no leading zeros, no blanks; else None."""
+    """Read a decimal integer as `string2ll` does: an optional minus, no leading zeros, no blanks; else None."""
     digits = text[1:] if text[:1] == b"-" else text
     if not digits.isdigit() or len(text) > 20:
         return None
@@ -589,7 +590,7 @@ def split_inline(line: bytes, quoting: Quoting = Quoting.PLAIN) -> list[bytes] |
 
     Args:
         line: the line, without its end.
-        quoting: how the server does it.
+        quoting: how the server splits it.
 
     Returns:
         The arguments ("double quotes" with \n \r \t \b \a \xHH escapes, 'single quotes' with \'), or None when the
@@ -650,7 +651,7 @@ def bulk(data: bytes) -> bytes:
 
 
 def second(request: bytes) -> bytes:
-    """Return, as a bulk string, the first argument after the name, of a request of fewer than ten elements."""
+    """Return the first argument after the name, as a bulk string. The request has fewer than ten elements."""
     begin = request.index(b"$", len(b"*2\r\n$"))
     end = request.index(b"\r\n", begin) + 2
     return request[begin : end + int(request[begin + 1 : end]) + 2]
@@ -669,7 +670,7 @@ def bulks(words: Sequence[bytes]) -> bytes:
 
 def encode(arguments: list[bytes] | tuple[bytes, ...]) -> bytes:
     """Encode a request."""
-    if sum(map(len, arguments)) > COPIED:  # so that each is copied once, not twice
+    if sum(map(len, arguments)) > COPIED:  # this way each argument is copied once, not twice
         headers = (b"$%d\r\n" % len(argument) for argument in arguments)
         parts = chain.from_iterable(zip(headers, arguments, repeat(b"\r\n"), strict=False))
         return b"".join((b"*%d\r\n" % len(arguments), *parts))

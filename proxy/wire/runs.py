@@ -2,8 +2,8 @@
 
 Its tests: tests/test_together.py.
 
-In a run every request has the same command in the same spelling and the same number of arguments, none of which is long
-or has a carriage return. So a line's position in the run shows what the line is.
+In a run every request has the same command in the same spelling, and the same number of arguments. None of these is
+long or has a carriage return. So a line's position in the run shows what the line is.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Runs:
 
 def _several(name: str, most: int) -> re.Pattern[bytes]:
     """Return a pattern for `LEAST` to `most` requests of the same form."""
-    # The part that spells out all lengths occurs once per form: the first request is matched like the others, except
-    # for its star, which comes before because `search` needs a literal byte.
+    # The part that spells out all lengths occurs only once per form. It matches the first request too, except for the
+    # star: that comes before this part, because `search` needs a literal byte to look for.
     forms = []
     for group, size in enumerate(SIZES, 1):
         arguments = at_once(_ARGUMENT, f"{{{size - 1}}}")

@@ -2,9 +2,9 @@
 
 Its tests: tests/test_silence.py.
 
-In the place of the client's request the server gets CLIENT REPLY ON, which it permits or refuses on the same terms. So
-every request is answered, and the replies show how far the server has come, whatever the client wants to hear. Pushes
-and messages to a subscriber are passed on, as servers send them all the same.
+The proxy sends CLIENT REPLY ON instead of the client's request: the server permits or refuses both on the same terms.
+So every request is answered, and the replies show how far the server has got, whichever of them the client wants.
+Pushes and messages to a subscriber are passed on, because servers send them in any case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.wire.replies import RepliesAndPushes, whole_replies
 from proxy.wire.request import encode
 
 ON: Final = encode([b"CLIENT", b"REPLY", b"ON"])
-"""What the server gets in the place of each CLIENT REPLY."""
+"""Sent to the server instead of each CLIENT REPLY."""
 
 _MUCH: Final = 16 * 1024
 """Maximum size, in bytes, of a chunk of arrays to process at once."""
@@ -30,7 +30,7 @@ _DONE: Final = b"+OK\r\n"
 _RESET: Final = b"+RESET\r\n"
 _OF_THE_LAST: Final = len(_RESET)
 _ANSWERS: Final = (_DONE, b"-")
-"""How the reply to a wish begins. Messages to a RESP2 subscriber or lines of MONITOR, which may precede it, begin
+"""How the reply to a wish begins. Messages to a RESP2 subscriber, or lines of MONITOR, may precede it; they begin
 otherwise."""
 
 _BY_THE_LAST: Final = {
@@ -45,10 +45,10 @@ _NOT_OF_WISHES: Final = (b"-MASTERDOWN ", b"-LOADING ")
 """Errors with which a server may refuse an ECHO but never a CLIENT REPLY."""
 
 _MESSAGE: Final = re.compile(rb"\*[34]\r\n\$[0-9]+\r\n(?:[ps]?(?:message|(?:un)?subscribe))\r\n")
-"""Matches the beginning of what a RESP2 subscriber gets unasked."""
+"""Matches the beginning of a message, or of a confirmation of a subscription, to a RESP2 subscriber."""
 
 _LONGEST_BEGINNING: Final = 32
-"""So many bytes are enough to tell whether a reply is a message to a RESP2 subscriber."""
+"""Number of bytes that is enough to recognise a message to a RESP2 subscriber."""
 
 
 class Wanted(Enum):
@@ -63,8 +63,8 @@ class Silence:
     """Drops the replies that one client does not want.
 
     Attributes:
-        wanted: the replies that it wants, at the current place in its stream.
-        unanswered: how many wishes have been sent whose replies have still to come.
+        wanted: the replies that the client wants, at the current place in its stream.
+        unanswered: number of wishes that have been sent and have not taken effect yet.
     """
 
     __slots__ = (
@@ -90,11 +90,11 @@ class Silence:
         self._last = b""  # the beginning of the last reply that was dropped
         self._passes: bool | None = None  # whether the current reply is a message; None while unknown
         self._opening: Opening | None = None  # the last MULTI, unless it is known to have been accepted
-        self._answered = 0  # number of replies dropped from MULTI's on
+        self._answered = 0  # number of dropped replies, from MULTI's own on
 
     @property
     def suspected(self) -> bool:
-        """Whether there may be replies that the client does not want, now or when the sent wishes take effect."""
+        """Whether the client may not want some replies, now or once the sent wishes take effect."""
         return self.wanted is not _ALL or self.unanswered > 0
 
     def expect(
@@ -159,7 +159,7 @@ class Silence:
         return b"".join([*out, data])
 
     def _to_the_next_change(self) -> float:
-        """Return how many replies may come before the client wants others."""
+        """Return after how many replies `wanted` may change; infinite if no change is known."""
         if self.wanted is Wanted.NOT_NEXT:
             return 1
         ends = -1 if self._opening is None else self._opening.ends
@@ -206,9 +206,9 @@ class WishReply:
         wish: the wish.
         subscribes: called when the replies have come; returns whether the client may be a RESP2 subscriber from then
             on.
-        replies: how many replies there are: 0 if the server is not asked; a second one answers a request of the proxy's
+        replies: number of replies: 0 if nothing is sent to the server; a second one answers a request of the proxy's
             own.
-        opening: the MULTI in front of which the wish stands, if any.
+        opening: the MULTI that follows the wish, if any.
 
     Attributes:
         done: whether the replies have come.
@@ -246,7 +246,7 @@ class WishReply:
 
     @property
     def asks(self) -> bool:
-        """Whether the server is asked."""
+        """Whether the server is queried."""
         return self._replies > 0
 
     def abandon(self) -> None:
@@ -284,7 +284,7 @@ class WishReply:
 
 
 def may_answer_wish(reply: bytes) -> bool:
-    """Return whether a reply may be the first one behind the sign in front of a wish."""
+    """Return whether a reply may be the first one after the sign that precedes a wish."""
     return reply.startswith(_ANSWERS_OR_MESSAGE) and not reply.startswith(_NOT_OF_WISHES)
 
 

@@ -1,4 +1,4 @@
-"""Share numbers between all workers of a proxy in memory. Each number has a single writer.
+"""Share numbers between all workers of a proxy, in shared memory. Each number has a single writer.
 
 Its tests: tests/test_workers.py.
 """
@@ -14,11 +14,11 @@ from typing import Final
 BEAT_SECONDS: Final = 0.25
 """Interval at which a worker shows that its event loop runs."""
 
-_CELL: Final = 8  # bytes; one aligned write each, so readers never see half a number
+_CELL: Final = 8  # bytes; each write is one aligned access, so readers never see half a number
 
 
 class Board:
-    """The numbers that all workers share: clients, held bytes, signs of life.
+    """The numbers that all workers share: clients, held bytes, and when each event loop last ran.
 
     Args:
         descriptor: the shared memory, as returned by `make`.
@@ -64,7 +64,7 @@ class Board:
         self._cells[self._received + worker] += 1
 
     def send(self, worker: int, to: int, clients: int = 1) -> None:
-        """Count clients sent from one worker to another; -1 takes one back."""
+        """Count clients sent from one worker to another; with -1, take one back."""
         self._cells[self._sent + to * self._workers + worker] += clients
 
     # Reading: any worker, and the supervisor.

@@ -2,9 +2,9 @@
 
 Its tests: tests/test_workers.py.
 
-The kernel distributes new connections at random, and may give all those of a Unix socket to the same worker. So a
-worker that has more clients than another hands new ones over to it, before reading anything from them. After that
-nothing is passed between workers on behalf of a client.
+The kernel distributes new connections at random, and may give all connections of a Unix socket to the same worker. So
+a worker hands a new client over to the worker with the fewest clients, before it reads anything from the client. After
+that, nothing is passed between workers on behalf of a client.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _AT_ONCE: Final = 100
 """Clients to take from other workers before this worker's own get their turn."""
 
 _INBOX: Final = socket.SOCK_SEQPACKET if sys.platform.startswith("linux") else socket.SOCK_DGRAM
-"""Both preserve message boundaries. Linux queues only ten datagrams; other systems have no SOCK_SEQPACKET."""
+"""Both types preserve message boundaries. Linux queues only ten datagrams; other systems lack SOCK_SEQPACKET."""
 
 
 def inbox() -> tuple[socket.socket, socket.socket]:
-    """Create the sockets for handing clients to a worker: its receiving end, and the sending end for all others."""
+    """Create the sockets for handing clients to a worker: its receiving end, and the sending end for other workers."""
     return socket.socketpair(socket.AF_UNIX, _INBOX)
 
 
 class Fellows(Others):
-    """The other workers of this proxy: exchanges clients with them, and keeps to the common limit.
+    """The other workers of this proxy: exchanges clients with them, and enforces the common limit.
 
     Args:
         board: the shared numbers.
         worker: this worker's number, counted from 0.
         inbox: the socket on which other workers send clients.
         fellows: for each other worker, its number and the socket for sending it clients.
-        limit: the most clients this process can have with its file descriptors.
-        most: the most clients of all workers; 0 if only file descriptors limit them.
+        limit: maximum number of clients of this process, by its file descriptors.
+        most: maximum number of clients of all workers together; 0 if only file descriptors limit them.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Fellows(Others):
         if self._inbox.fileno() < 0:
             return
         asyncio.get_running_loop().remove_reader(self._inbox)
-        if self._take is not None:  # first take what is already in the inbox; nothing can follow
+        if self._take is not None:  # first take the clients already in the inbox; no more can follow
             with contextlib.suppress(OSError):
                 self._inbox.shutdown(socket.SHUT_RD)
             while self._receive(self._take):
@@ -101,7 +101,7 @@ class Fellows(Others):
         self._board.set_clients(self._worker, clients)
 
     def hand_over(self, client: socket.socket, listener: int, clients: int) -> bool:
-        """Hand a client over to the worker with the fewest, if it has fewer than this one."""
+        """Hand a client over to the worker with the fewest clients, unless this worker has as few."""
         board = self._board
         fewest = board.clients_of(self._worker)
         best = self._worker
@@ -130,7 +130,7 @@ class Fellows(Others):
                 asyncio.get_running_loop().remove_reader(self._inbox)
                 return False
             self._board.receive(self._worker)
-            for descriptor in descriptors:  # empty without free file descriptors: the kernel closed the client
+            for descriptor in descriptors:  # empty if no descriptor was free: the kernel then closed the client
                 client = socket.socket(fileno=descriptor)
                 client.setblocking(False)
                 take(client, int(number))
@@ -138,7 +138,7 @@ class Fellows(Others):
 
 
 class SharedBudget(HeldBudget):
-    """Limit the bytes of held requests, summed over all workers.
+    """Limits the bytes of held requests, summed over all workers.
 
     Args:
         limit: bytes for all requests (`held_limit`).
@@ -153,7 +153,7 @@ class SharedBudget(HeldBudget):
         self._worker = worker
 
     def account(self, before: int, after: int, unsent: int = 0) -> bool:
-        """Record a connection's new number of bytes, and return whether it is allowed."""
+        """Record a connection's new number of bytes; return whether it may hold that many."""
         if before == after:
             return True
         self.note(before, after)

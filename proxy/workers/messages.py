@@ -2,7 +2,7 @@
 
 Its tests: tests/test_workers.py.
 
-Settings are sent here, not on a command line or in the environment, because they may hold passwords.
+Settings are sent in these messages, not on a command line or in the environment: they may hold passwords.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Order(Enum):
 
     STOP = "stop"
     LEAVE = "leave"
-    """Stop; another proxy goes on listening."""
+    """Stop; another proxy continues to listen."""
     ALONE = "alone"
     """No other proxy serves the clients any more: accept them."""
     RELOAD = "reload"
@@ -47,9 +47,9 @@ class News(Enum):
     """A message from a worker to the supervisor."""
 
     READY = "ready"
-    """The worker can serve clients, and does unless another proxy still does; with the state of the upstream."""
+    """The worker can serve clients, and does so unless another proxy still serves them; with the upstream's state."""
     OBSTACLE = "obstacle"
-    """What prevents the worker from serving clients has changed; with the obstacle, or None."""
+    """What prevents the worker from serving clients has changed; with the new obstacle, or None."""
     STOP = "stop"
     """The worker got a signal that stops the proxy."""
     UNUSABLE = "unusable"
@@ -59,7 +59,7 @@ class News(Enum):
     REPORT = "report"
     """The worker's report for the status page."""
     LOOK = "look"
-    """What the worker found on the server for the status page, or a text that says why it found nothing."""
+    """The server's data for the status page, or a text that says why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Assignment:
         board: the descriptor of the shared memory.
         inbox: the descriptor of the socket on which other workers send clients.
         fellows: for each other worker: its number, and the descriptor of the socket for sending it clients.
-        name: the name that all workers give to the upstream (`Place.name`).
+        name: the proxy's random name, which all workers send to the upstream (`Place.name`).
         patient: whether another proxy serves the clients until this one is ready.
     """
 

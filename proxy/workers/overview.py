@@ -1,4 +1,4 @@
-"""Report the state of all workers as that of one proxy.
+"""Report the state of all workers as the state of one proxy.
 
 Its tests: tests/test_workers.py.
 """
@@ -57,7 +57,7 @@ class Overview(Reporting):
         ]
 
     def hung(self) -> str | None:
-        """Return which worker hangs; None if none does, or while they are being stopped."""
+        """Return which worker hangs; None if no worker hangs, or while all are being stopped."""
         silent = [] if self._drains else self.silent()
         return f"worker {silent[0].number} does not answer" if silent else None
 
@@ -79,7 +79,7 @@ class Overview(Reporting):
         return {worker.number: report for worker, report in zip(self._workers, told, strict=True)}
 
     async def look_at_server(self) -> dict[str, Any] | None:
-        """Return what the first responsive worker finds on the server; None if no worker can look.
+        """Return the server's data for the status page, from the first responsive worker; None if no worker responds.
 
         Raises:
             RedisError: the server does not answer.
@@ -116,7 +116,7 @@ def merge(told: Mapping[int, Mapping[str, list[Sample]] | None]) -> Iterator[Met
     """Yield every metric of several workers.
 
     Args:
-        told: for each worker: its number, and its metrics or None if it sent none.
+        told: the number of each worker → its metrics; None if the worker sent none.
     """
     for name, declaration in DECLARATIONS.items():
         samples = []

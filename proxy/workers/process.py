@@ -28,7 +28,7 @@ _LAST_SECONDS: Final = 2.0
 
 
 class WorkerProcess:
-    """A worker's process: starts it, sends it orders and takes its news.
+    """A worker's process: starts it, sends it orders and receives its news.
 
     Args:
         number: its number, counted from 1.
@@ -37,9 +37,9 @@ class WorkerProcess:
     Attributes:
         number: the worker's number.
         ready: set when the worker can serve clients for the first time.
-        obstacle: what prevents it from serving clients, or None.
-        upstream_state: the state of the upstream when it became ready.
-        unusable: why it cannot use a setting, or None.
+        obstacle: what prevents the worker from serving clients, or None.
+        upstream_state: the state of the upstream when the worker became ready.
+        unusable: why the worker cannot use a setting, or None.
         ended: whether the process has ended.
     """
 
@@ -60,8 +60,8 @@ class WorkerProcess:
         """Start the process.
 
         Args:
-            assignment: the first message to it.
-            descriptors: the file descriptors it inherits.
+            assignment: the first message to the process.
+            descriptors: the file descriptors that the process inherits.
 
         Raises:
             OSError: the process cannot be started.
@@ -71,7 +71,7 @@ class WorkerProcess:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
-                    # -P leaves START's folder off sys.path: names of modules there may shadow others.
+                    # -P leaves START's folder off sys.path: modules there may shadow others.
                     *("-P", str(START), str(self.number)),
                     stdin=theirs.fileno(),
                     pass_fds=tuple(descriptors),
@@ -87,7 +87,7 @@ class WorkerProcess:
         """Process the worker's news until it ends.
 
         Returns:
-            Its exit status; if a signal ended it, the signal's number, negated.
+            The exit status; if a signal ended the process, the signal's number, negated.
         """
         assert self._process is not None
         with contextlib.suppress(OSError, ValueError):  # stop at a line that is too long or not valid
@@ -137,12 +137,13 @@ class WorkerProcess:
         return None if told is None else Report.unpack(told)
 
     async def look(self, seconds: float) -> dict[str, Any] | str | None:
-        """Return what the worker finds on the server, or why it finds nothing; None if no answer arrives in time."""
+        """Return the server's data for the status page, or a text that says why there is none; None if no answer
+        arrives in time."""
         found: dict[str, Any] | str | None = await self._ask(Order.LOOK, seconds)
         return found
 
     async def _ask(self, order: Order, seconds: float) -> Any:
-        """Return the answer to an order; None if it does not arrive in time. Never repeat an unanswered order."""
+        """Return the answer to an order; None if it does not arrive in time. An unanswered order is not sent again."""
         if self._writer is None or self._writer.is_closing():
             return None
         news = News(order.value)

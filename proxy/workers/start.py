@@ -18,7 +18,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     package = str(Path(__file__).parents[2])
     if package not in sys.path:
-        sys.path.insert(0, package)  # where the supervisor found it
+        sys.path.insert(0, package)  # import the same package as the supervisor
     from proxy.loading import loading
 
     with loading():

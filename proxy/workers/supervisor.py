@@ -140,7 +140,7 @@ class Supervisor:
         return not self._failed
 
     def _offer(self, listeners: list[list[Listener]]) -> list[socket.socket]:
-        """Prepare the sockets for a proxy that replaces this one; return those to keep open for it."""
+        """Prepare to offer the sockets to a proxy that replaces this one; return duplicates to keep open for that."""
         succession, given = self._succession, self._succession.given
         if not succession.wanted:
             return []
@@ -169,7 +169,7 @@ class Supervisor:
             self._fail()
             log.error("worker could not be started", error=error.strerror or str(error))
         finally:
-            # Close what only the workers need: then nothing can wait here for a worker that has ended.
+            # Close the sockets that only the workers need: left open, they could hold clients of an ended worker.
             for pair in inboxes:
                 pair[0].close()
                 pair[1].close()
@@ -212,7 +212,7 @@ class Supervisor:
         elif status == 0 and self._draining:
             return
         elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
-            self._signals.stop.set()  # a signal meant for the whole proxy ended the worker before it could handle it
+            self._signals.stop.set()  # a signal for the whole proxy ended the worker too early to be handled
         elif not (status == 0 and self._signals.stop.is_set()):
             self._fail()
             log.error("worker exited", worker=worker.number, status=status)
@@ -223,7 +223,7 @@ class Supervisor:
         self._draining = True
 
     async def _watch(self) -> None:
-        """Watch for workers that do not start or that hang; return when one does not start."""
+        """Watch for workers that do not start or that hang; return if a worker does not start."""
         began = asyncio.get_running_loop().time()
         silent: set[int] = set()
         while True:
@@ -304,7 +304,7 @@ async def _supervise(settings: Settings, succession: Succession) -> bool:
 
 
 async def _bind(settings: Settings, signals: Signals, succession: Succession) -> list[list[Listener]] | None:
-    """Bind all sockets; return None if told to stop while a name is being resolved."""
+    """Bind all sockets; return None if the process is told to stop while a name is being resolved."""
     binding = asyncio.create_task(bind_all(settings, succession.file, settings.workers, succession.given))
     stopped = asyncio.create_task(signals.stop.wait())
     await asyncio.wait([binding, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -327,9 +327,9 @@ def run(settings: Settings, given: Given | None = None) -> int:
         itself. A second SIGTERM or SIGINT ends all processes at once, with status 1.
 
     Raises:
-        SettingsError: an address cannot be listened on, a certificate or the password file cannot be used, or there are
-            too few open files.
-        StoppedError: the process was told to stop before it has begun.
+        SettingsError: the proxy cannot listen on an address, or cannot use a certificate or the password file, or may
+            open too few files.
+        StoppedError: the process was told to stop before it had started.
     """
     enough_files(settings, given)  # with too few files the sockets could not be taken over
     succession = Succession.of(settings, given)

@@ -59,7 +59,7 @@ _CHANNEL: Final = 0
 """The descriptor of the socket to the supervisor: standard input."""
 
 _TAKEN_SECONDS: Final = 2.0
-"""How long to wait for the supervisor to take the last news."""
+"""How long to wait for the supervisor to receive the last news."""
 
 _ALL: Final = object()
 
@@ -75,7 +75,7 @@ class WorkerReporting(Reporting):
     def __init__(self, worker: int, writer: asyncio.StreamWriter) -> None:
         super().__init__(Notifier({}), worker)
         self._writer = writer
-        self._obstacle: str | None = STARTING  # what the supervisor assumes at first
+        self._obstacle: str | None = STARTING  # what the supervisor assumes before the first message
         self._turns = Turns()
         self._telling: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class WorkerReporting(Reporting):
         self.tell(News.READY, state)
 
     def draining(self, *, relieved: bool = False) -> None:
-        """Note that no more clients are accepted. The supervisor knows: it gave the order."""
+        """Note that no more clients are accepted. The supervisor, which gave the order, need not be told."""
         self.readiness.leave() if relieved else self.readiness.drain()
 
     def stopped(self) -> None:
@@ -109,7 +109,7 @@ class WorkerReporting(Reporting):
             self._writer.write(pack_news(news, what))
 
     def tell_metrics(self) -> None:
-        """Send the metrics, in the turns that work for the admin port gets."""
+        """Send the metrics. Collect them in short turns, as for the admin port, so that clients do not wait."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._tell_metrics())
 
@@ -133,7 +133,7 @@ class WorkerReporting(Reporting):
             self.tell(News.LOOK, in_words(error))
 
     async def close(self) -> None:
-        """Wait briefly until the supervisor has taken all news."""
+        """Wait briefly until the supervisor has received all news."""
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_TAKEN_SECONDS):
@@ -225,7 +225,7 @@ async def _beat(board: Board, worker: int) -> None:
 async def _obey(
     reader: asyncio.StreamReader, reporting: WorkerReporting, signals: Signals, alone: asyncio.Event
 ) -> None:
-    """Carry out the supervisor's orders; stop when it has ended."""
+    """Carry out the supervisor's orders; stop when the supervisor has ended."""
     try:
         while line := await reader.readline():
             order = unpack_order(line)
@@ -255,7 +255,7 @@ def _end_without_supervisor(seconds: float) -> None:
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(watched, 0)  # poll reports a hang-up without being asked
+        poll.register(watched, 0)  # poll always reports a hang-up
         poll.poll()
         time.sleep(seconds)
         os._exit(1)

@@ -1,12 +1,12 @@
--- Runs a command that adds members, after voiding the deadlines of absent ones, which begin a new life. Due members are
--- removed first: a deadline may have passed while the request was under way.
+-- Runs a command that adds members. First it removes due members, because a deadline may have passed while the request
+-- was under way, and voids the deadlines of absent members, which begin a new life.
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
 -- ARGV: as one argument the positions in ARGV of the first and last member and the step, then ' over' if the command
---   overwrites members, and ' cleared' in a transaction that has removed due members
---   (clear_front.lua); the client's request
+--   overwrites members, and ' cleared' in a transaction that has removed due members (clear_front.lua); then the
+--   client's request
 -- Result: the request's own
--- Complexity: O(log n) for each member, beside the request's own (O(n) for a list)
+-- Complexity: O(log n) for each member (O(n) for a list), plus the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local first, last, step, words = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
 local cleared, over = words:find('cleared', 1, true) ~= nil, nil

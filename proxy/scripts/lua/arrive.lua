@@ -1,6 +1,6 @@
--- Prepares for keys that are about to arrive from another cluster node, followed by their shadows. Deadlines that
--- earlier keys of their names have left here are void. If a key cannot arrive, because one of its name is here, its
--- shadow must not arrive either: another shadow, with one void entry, bars its way.
+-- Prepares for keys that are about to arrive from another cluster node, followed by their shadows: drops the deadlines
+-- that earlier keys of these names have left here. A key cannot arrive if a key of its name is here. Then its shadow
+-- must not arrive either, so this creates a shadow with one void deadline, which keeps the other out.
 -- uses: index
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: for each key, 1 if it replaces an existing one

@@ -1,30 +1,38 @@
 -- Runs many requests on members, of any forms, in order; each behaves as it would alone.
 -- uses: has, index, now, discard, overdue, passed, settle, void, alive, each, fits, need
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: for each run of requests of one form for one key three bytes: the numbers of the form, the key and the requests; the
---   forms; then the arguments of each request in turn. A form has six words: a letter; the command, or a unit in
---   milliseconds; how many arguments a request has; the positions among them of the first and the last member; the step
---   between members. The letters:
+-- ARGV: for each run of requests of one form for one key three bytes: the form's number, the key's number, how many
+--   requests; then the forms; then the arguments of each request in turn. A form has six words: a letter; the command,
+--   or a unit in milliseconds; how many arguments a request has; the positions among them of the first and the last
+--   member; the step between members. The letters:
 --   a  the command adds members; A: its reply has a type of RESP3
---   o  the command does nothing to members, and its key has no deadlines
+--   o  any other command that writes to one key; k: it takes no memory; q: it only reads
 --   r  the command removes members
 --   e  gives a member a deadline, one unit or more from now; the positions are those of the member and the time
---   E  the same for a command of another dialect (expire_members.lua); instead of the step the index of its types in `types`
---   W  a command writes a member, which gets a deadline as with E (set_members.lua): the milliseconds follow the command's
---      arguments. Instead of the step 1 if the reply is the command's, 2 if it is 1 for "done"
+--   E  as e, for a command of proxy/commands/dialects.py (expire_members.lua); instead of the step the index of its
+--      types in `types`
+--   W  a command writes a member, which gets a deadline as with E (set_members.lua): the milliseconds follow the
+--      command's arguments. Instead of the step: 1 to reply as the command does, 2 to reply 1 for "done"
 --   p  drops a member's deadline
 --   t  returns the time that a member has left to live, in units
--- Result: each request's own; before them, if there is one, the number of a key whose list is so long that no script should
---   look for many members in it
--- Complexity: O(log n) for each member, beside the requests' own (O(n) more for a list)
+--   Below, `For` has two more: m if the server would refuse only some of the requests (`Terms.mixed`); d if the server
+--   also reads a script's terms from its first line
+-- Result: each request's own, but a status for a counter beyond 2^53. If a list is too long for a script to look for
+--   many members in it, the number of its key comes before all replies
+-- Complexity: O(log n) for each member (O(n) more for a list), plus the requests' own
 local index, moment = KEYS[1], now()
--- By the number of a key: `kinds`: its type; `firsts`: its earliest deadline or a lower bound, false for none, nil if not
--- looked up yet; `lower`: earliest deadline to write to the index; `stale`: read the earliest deadline from the shadow again
--- before writing; `added`: a member that has just been added. The index is written at the end, once for each key.
-local kinds, firsts, lower, stale, added, long = {}, {}, {}, {}, {}, nil
+-- By the number of a key: `kinds`: its type; `firsts`: its earliest deadline or a lower bound, false for none, nil if
+-- not looked up yet; `indexed`: what the index has; `lower`: earliest deadline to write to the index; `stale`: read the
+-- earliest deadline from the shadow again before writing; `added`: a member that has just been added. The index is
+-- written at the end, once for each key.
+local kinds, firsts, indexed, lower, stale, added, long = {}, {}, {}, {}, {}, {}, nil
 local work, proper = {}, {set = true, hash = true, zset = true, list = true}
+-- Format numbers here: servers are slow to convert a Lua number to an argument.
+local function in_digits(number)
+  return type(number) == 'number' and number % 1 == 0 and string.format('%d', number) or number
+end
 local function forget_key(number)
-  kinds[number], firsts[number], added[number] = nil, nil, nil
+  kinds[number], firsts[number], indexed[number], added[number] = nil, nil, nil, nil
   if lower[number] then stale[number] = true end
 end
 local function kind_of(number)
@@ -43,7 +51,7 @@ local function earliest_of(number)
   end
   return first
 end
--- For aArEW; uses: discard, overdue, passed, settle
+-- For aArEWokq; uses: discard, overdue, passed, settle
 local function drop_key(number)
   drop(KEYS[2 * number], KEYS[2 * number + 1], index)
   forget_key(number)
@@ -54,7 +62,7 @@ local function settle_key(number)
   return earliest_of(number)
 end
 -- For eEp; uses: discard, overdue, passed
--- Removes due members; returns the positions of those that are gone.
+-- Removes due members; returns the positions of those that are gone, as keys.
 local function passed_of(number, members, scores)
   local gone = passed_each(KEYS[2 * number], KEYS[2 * number + 1], index, members, scores, moment)
   if next(gone) then forget_key(number) end
@@ -67,29 +75,39 @@ local function slice(first, count)
   return members
 end
 -- For aAreEW; uses: 
-local function there(number, kind, key, members)
-  if members[2] then
-    local before = slow
-    local each = has_each(kind, key, members)
-    if slow and not before then long = number end
-    return each
-  end
+local function has_one(number, kind, key, member)
   if kind == 'list' and may('llen', key) and tonumber(redis.pcall('llen', key)) and call('llen', key) > 1000 then
     long = number
   end
-  return {has(kind, key, members[1])}
+  return has(kind, key, member)
+end
+local function there(number, kind, key, members)
+  if not members[2] then return {has_one(number, kind, key, members[1])} end
+  local before = slow
+  local each = has_each(kind, key, members)
+  if slow and not before then long = number end
+  return each
+end
+-- For aAWokq; uses: 
+-- Returns a reply; instead of a counter that a Lua number cannot hold a status with its digits, which a read returns.
+local function exact(reply, ...)
+  if type(reply) ~= 'number' or math.abs(reply) < 2 ^ 53 then return reply end
+  local digits = redis.pcall(...)
+  if type(digits) == 'table' then digits = digits[1] end
+  return {ok = type(digits) == 'string' and digits or string.format('%.0f', reply)}
 end
 -- For aAW; uses: overdue
 -- Returns, as keys, present members whose deadlines end when they are overwritten (expire_members.lua).
 local function void_absent(number, key, shadow, form, first, count)
   local kind = kind_of(number)
   if kind == 'none' or kind == 'string' then return drop_key(number) end
-  if count == 1 and form.from == form.to and not call('zscore', shadow, ARGV[first + form.from - 1]) then return end
+  local one = count == 1 and form.from == form.to and {call('zscore', shadow, ARGV[first + form.from - 1])}
+  if one and not one[1] then return end
   local members, named, with, void, over = {}, {}, {}, {}, {}
   for position = first, first + (count - 1) * form.width, form.width do
     for place = position + form.from - 1, position + form.to - 1, form.step do members[#members + 1] = ARGV[place] end
   end
-  for place, deadline in ipairs(score_each(shadow, members)) do
+  for place, deadline in ipairs(one or score_each(shadow, members)) do
     local member = members[place]
     if deadline and not named[member] then
       named[member] = true
@@ -128,7 +146,7 @@ function work.a(replies, number, form, first, count)
     local position = first + (place - 1) * width
     local reply = redis.pcall(name, key, unpack(ARGV, position, position + (form.takes or width) - 1))
     if failed(reply) then reply = {err = told(reply.err, name)} end
-    replies[size + place] = reply == nil and false or reply
+    replies[size + place] = reply == nil and false or exact(reply, 'hmget', key, ARGV[position])
     kinds[number] = not failed(reply) and form.kind or nil
     if over and not failed(reply) then
       for named = position + form.from - 1, position + form.to - 1, form.step do
@@ -147,15 +165,19 @@ function work.a(replies, number, form, first, count)
   added[number] = kinds[number] and ARGV[first + (count - 1) * width + form.from - 1]
 end
 work.A = work.a
--- For o; uses: 
+-- For okq; uses: 
 function work.o(replies, number, form, first, count)
+  local earliest = earliest_of(number)
+  if earliest and earliest <= moment then settle_key(number) end
   for place = 1, count do
     local position = first + (place - 1) * form.width
     local reply = redis.pcall(form.name, KEYS[2 * number], unpack(ARGV, position, position + form.width - 1))
     if failed(reply) then reply = {err = told(reply.err, form.name)} end
-    replies[#replies + 1] = reply
+    replies[#replies + 1] = form.counts and exact(reply, 'get', KEYS[2 * number]) or reply
   end
+  kinds[number], added[number] = nil, nil
 end
+work.k, work.q = work.o, work.o
 -- For r; uses: void
 function work.r(replies, number, form, first, count)
   local key, shadow, name, width, size = KEYS[2 * number], KEYS[2 * number + 1], form.name, form.width, #replies
@@ -183,7 +205,7 @@ function work.r(replies, number, form, first, count)
     end
     replies[size + place] = reply
   end
-  kinds[number] = nil
+  kinds[number], added[number] = nil, nil
   if not earliest then return end
   local kind, new = kind_of(number), {}
   if kind == 'none' then return drop_key(number) end
@@ -194,7 +216,7 @@ function work.r(replies, number, form, first, count)
       new[#new + 1] = timed[place]
     end
   end
-  -- When out of memory, void them one by one: see void.
+  -- When out of memory this fails: then void one by one, which drops the deadlines instead (shared/void.lua).
   if new[1] and failed(redis.pcall('zadd', shadow, unpack(new))) then
     for place = 2, #new, 2 do void(kind, key, shadow, new[place]) end
   end
@@ -205,7 +227,7 @@ local function set_deadlines(number, least, ...)
   local earliest, size = earliest_of(number), select('#', ...)
   local count_new = redis.pcall('zadd', KEYS[2 * number + 1], ...)
   if failed(count_new) then return {err = told(count_new.err, 'zadd')} end
-  -- A member that had a deadline may have had the earliest one, or has got several here.
+  -- Look up the earliest again if one of these members may have had it, or gets more than one deadline here.
   if 2 * count_new < size and not (size == 2 and earliest and least < earliest) then stale[number] = true end
   if not earliest or least < earliest then lower[number], firsts[number] = least, least end
 end
@@ -232,19 +254,19 @@ function work.e(replies, number, form, first, count)
   end
   local only = count == 1 and ARGV[at]
   if only and not (earliest and earliest <= moment) then
-    if only ~= added[number] and not there(number, kind, key, {only})[1] then
+    if only ~= added[number] and not has_one(number, kind, key, only) then
       replies[size + 1] = no
       return
     end
     local deadline = moment + ARGV[late] * unit - early
-    replies[size + 1] = set_deadlines(number, deadline, deadline, only) or yes
+    replies[size + 1] = set_deadlines(number, deadline, in_digits(deadline), only) or yes
     return
   end
   local members = {}
   for place = 1, count do members[place] = ARGV[at + (place - 1) * width] end
   local each = only and only == added[number] and {true} or there(number, kind, key, members)
   if earliest and earliest <= moment then
-    -- Members that have expired while the requests were under way are gone.
+    -- Members that have expired while the requests were under way count as gone.
     for place in pairs(passed_of(number, members, score_each(shadow, members))) do each[place] = false end
     earliest = earliest_of(number)
   end
@@ -253,7 +275,7 @@ function work.e(replies, number, form, first, count)
     if each[place] then
       local deadline = moment + ARGV[late + (place - 1) * width] * unit - early
       if not least or deadline < least then least = deadline end
-      new[last + 1], new[last + 2] = deadline, members[place]
+      new[last + 1], new[last + 2] = in_digits(deadline), members[place]
       last = last + 2
       replies[size + place] = yes
     else
@@ -357,7 +379,8 @@ function work.t(replies, number, form, first, count)
       left = -2
     elseif scores and proper[kind] then
       local deadline = tonumber(scores[place] or nil)
-      -- A void deadline (void_page.lua) shows how long the member would have had.
+      -- The void deadline of a removed member shows how long it would have had; its fraction may note a time
+      -- (void_page.lua).
       if deadline and deadline < 0 then deadline = not has(kind, key, ARGV[first + place - 1]) and math.floor(-deadline) end
       left = deadline and deadline > moment and math.floor((math.ceil(deadline) - moment + unit / 2) / unit) or -1
     end
@@ -372,11 +395,27 @@ for does, name, width, from, to, step in ARGV[2]:gmatch('(%a) (%S+) (%d+) (%d+) 
     work = work[does], typed = does == 'A', wanted = does == 'E' and types[tonumber(step)], name = tonumber(name) or name, width = tonumber(width),
     from = tonumber(from), to = tonumber(to), step = tonumber(step),
     over = name == 'HSET' or name == 'HMSET' or name == 'ZADD', kind = ({S = 'set', H = 'hash', Z = 'zset'})[name:sub(1, 1)],
+    counts = name:find('^IN') or name:find('^DECR'), reads = does == 'q' or does == 't', free = ('rpkqt'):find(does, 1, true),
   }
 end
 -- For W
 for _, form in ipairs(forms) do
   if form.work == work.W then form.takes, form.over, form.sure = form.width - 1, false, {} end
+end
+-- For m
+-- The server refuses some of the requests when its memory is used up, but not after a script's first write. So ask it
+-- first, as shared/guard.lua does, and refuse them here.
+local refusal = redis.pcall('zadd', index, 'xx', 'gt', '-inf', '')
+refusal = failed(refusal) and told(refusal.err, 'zadd'):match('[^\r\n]*')
+local code = refusal and refusal:match('^%u+')
+local function refuse(replies, number, form, first, count)
+  for _ = 1, count do replies[#replies + 1] = {err = refusal} end
+end
+for _, form in ipairs(forms) do
+  if code == 'OOM' and not form.free then form.work = refuse end
+  -- For d
+  if not form.reads and (code == 'READONLY' or code == 'NOREPLICAS' or code == 'MISCONF') then form.work = refuse end
+  -- For m
 end
 -- For all
 local keys, place = {}, 0
@@ -388,7 +427,7 @@ end
 local found, missing = redis.pcall('zmscore', index, unpack(keys)), {}
 if not failed(found) then
   for number, score in ipairs(found) do
-    firsts[number] = tonumber(score or nil) or false
+    firsts[number], indexed[number] = tonumber(score or nil) or false, score
     if not score then missing[#missing + 1] = KEYS[2 * number + 1] end
   end
   if missing[1] and redis.pcall('exists', unpack(missing)) ~= 0 then
@@ -410,18 +449,19 @@ for position = 1, #plan, 3 do
   end
   first = first + count * form.width
 end
+for number in pairs(stale) do
+  local known, first = pcall(first_of, KEYS[2 * number + 1])
+  local absent = false
+  -- For c
+  absent = undeclared and redis.pcall('exists', index) == 0
+  -- For all
+  if known then lower[number] = not absent and first ~= indexed[number] and first or nil end
+  if known and not first and not absent then redis.pcall('zrem', index, KEYS[2 * number]) end
+end
 local new = {}
 for number, deadline in pairs(lower) do
-  new[#new + 1], new[#new + 2] = deadline, KEYS[2 * number]
+  new[#new + 1], new[#new + 2] = in_digits(deadline), KEYS[2 * number]
 end
 if new[1] then redis.pcall('zadd', index, unpack(new)) end
-for number in pairs(stale) do
-  pcall(function()
-    local earliest, shadow = firsts[number], KEYS[2 * number + 1]
-    if not earliest or not call('zrangebyscore', shadow, earliest, earliest, 'limit', 0, 1)[1] then
-      refresh(KEYS[2 * number], shadow, index)
-    end
-  end)
-end
 if long then table.insert(replies, 1, long) end
 return replies

@@ -1,6 +1,6 @@
 -- Runs before and after a command that replaces a whole hash, within a transaction, because no script may run that
--- command. The first call puts a field into the hash; if the second does not find it, the hash was replaced, and all
--- deadlines are void.
+-- command. The first call puts a field into the hash. If the second call does not find the field, the hash has been
+-- replaced, and all deadlines are void.
 -- uses: index
 -- KEYS: key, its shadow, the index
 -- ARGV: the field, with a unique name; 'front' or 'behind'

@@ -1,11 +1,11 @@
--- Removes members whose deadline has passed from some keys in some databases; returns how near the next ones are.
+-- Removes due members from some keys in some databases, and returns how near the next deadlines are.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: maximum number of members to remove; how many ms to look ahead (0: not at all); the databases ('' for the one
 --   that the connection is in)
 -- Result: the clock in µs; how many members and deadlines were removed (fewer than asked for: no due members are left);
 --   for each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass
---   within the ms to look ahead, for each key at most the maximum; how many members there were; the `tally` of their
+--   within the ms to look ahead, for each key at most the maximum; how many members were removed; the `tally` of their
 --   events (lapse); each list that is left to weed.lua, followed by its database. Writes only where something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = clock()

@@ -1,5 +1,5 @@
--- Removes due members from some keys, in a transaction, in front of the requests that name them: deadlines may pass
--- while the transaction waits in the server. Not if the database has rules for events.
+-- Removes due members from some keys, in a transaction, in front of the requests that name these keys: deadlines may
+-- pass while the transaction waits in the server. With rules for events, it leaves notes (shared/overdue.lua).
 -- uses: index, now, discard, overdue, passed, settle
 -- KEYS: each key followed by its shadow, then the index
 -- ARGV: nothing

@@ -1,9 +1,9 @@
--- Runs COPY: the copy's members get the original's deadlines.
+-- Runs COPY. The members of the copy get the deadlines of the original.
 -- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the target's database, or ''; then the client's request
 -- Result: the request's own
--- Complexity: O(n) for n deadlines, beside the request's own O(n)
+-- Complexity: O(n) for n deadlines, plus the request's own O(n)
 local database = ARGV[1]
 local copy = {'copy', KEYS[2], KEYS[4]}
 if database ~= '' then

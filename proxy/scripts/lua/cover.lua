@@ -1,8 +1,8 @@
--- Lists covered prefixes in some databases, beside the index.
+-- Adds covered prefixes to the lists of covered prefixes in some databases.
 -- uses: mend
 -- KEYS: the list, the index
--- ARGV: how many databases; for each its number, and where to list: "beside" only beside an index, "here" always,
---   "whole" always and mark the list as covering all keys in the index; the prefixes, with their marks
+-- ARGV: how many databases; for each its number, and when to list the prefixes: "beside": if it has an index; "here":
+--   always; "whole": always, and mark the list as covering all keys in the index; then the prefixes, with their marks
 -- Result: nothing
 -- Complexity: O(d n) for d databases and n prefixes
 local last = 2 * tonumber(ARGV[1]) + 1

@@ -1,8 +1,8 @@
--- As deadlines.lua, of keys of a cluster node in any slots. No keys are declared: only so may a script look at several.
+-- As deadlines.lua, for keys of a cluster node in any slots: a script without declared keys may access several slots.
 -- uses: index, now
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: the databases
--- Result: as deadlines.lua's; -1 for a key that the node cannot serve
+-- Result: as deadlines.lua's, with -1 for a key that the node cannot serve
 -- Reads only
 -- Complexity: O(d k) for d databases and k keys
 local _, exactly = clock()

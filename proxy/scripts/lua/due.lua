@@ -1,7 +1,7 @@
 -- Finds the due keys of some databases.
 -- uses: now
 -- KEYS: the index
--- ARGV: how many due keys to name in all; then the databases
+-- ARGV: maximum number of due keys to name in all; then the databases
 -- Result: the clock in µs; for each existing database: its number, its earliest deadline in ms ('' for an empty index),
 --   its due keys in order, each with its deadline; the databases whose index has the wrong type
 -- Reads only

@@ -1,10 +1,10 @@
--- Gives a member a deadline; one in the past removes the member at once.
+-- Gives a member a deadline. A deadline in the past removes the member at once.
 -- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
--- ARGV: member; as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's name,
---   for the error about a time out of range; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a
+-- ARGV: member; as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's
+--   name, for the error about a time out of range; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a
 --   transaction that has removed due members (clear_front.lua)
--- What it does: x with a condition; d where the deadline may have passed
+-- Operations: x with a condition; d if the deadline may have passed
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
 local term, mode, name, condition, cleared = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)(.*)')
@@ -55,6 +55,6 @@ call('zadd', shadow, deadline, member)
 if type(before) ~= 'string' or deadline < tonumber(before) then
   redis.pcall('zadd', index, deadline, key)
 elseif stored and math.abs(stored) <= tonumber(before) then
-  refresh(key, shadow, index)  -- it had the earliest one
+  refresh(key, shadow, index)  -- the member had the key's earliest deadline
 end
 return 1

@@ -1,16 +1,17 @@
--- Gives members of a key a deadline; one in the past removes them at once. Overwriting a member drops such a deadline
--- (shared/renew.lua), so it is marked: it is stored half a millisecond early, which a clock of whole milliseconds does
--- not notice; a quarter early by the command for several types, which no server has itself (shared/hand_over.lua).
+-- Gives members of a key a deadline, for HEXPIRE and the other commands in proxy/commands/dialects.py. A deadline in
+-- the past removes the members at once. Overwriting a member drops such a deadline (shared/renew.lua). So the deadline
+-- is marked: stored half a millisecond early, which makes no difference by a clock of whole milliseconds. Commands for
+-- several types, which no server has itself, store it a quarter of a millisecond early (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, need, settle, alive, each, fits
 -- KEYS: key, its shadow, the index
--- ARGV: as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's name, for the
---   error about a time out of range; the latest deadline; the possible types of the key; the result for a member that is
---   removed; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a transaction that has removed due
---   members (clear_front.lua). Then the members
--- What it does: 1 of one member; n of several; x with a condition; d where the deadline may have passed
--- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number, removed; an error
---   for another type
--- Complexity: O(log n) for each member (a list of n is read for 500 of them, and walked for each that is removed)
+-- ARGV: as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's name, for
+--   the error about a time out of range; the latest deadline; the possible types of the key; the result for a member
+--   that is removed; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a transaction that has removed
+--   due members (clear_front.lua). Then the members
+-- Operations: 1 for one member; n for several; x with a condition; d if the deadline may have passed
+-- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number: removed. An
+--   error for another type
+-- Complexity: O(log n) for each member (a list of n is read once for 500 members, and walked for each removed one)
 local term, mode, name, latest, wanted, code, condition, cleared =
   ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
 local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
@@ -50,7 +51,7 @@ if removes then
   need_index(index, 'zrem', index)
 end
 -- For x
--- present: the deadline of a member. Without one it is infinite: nothing is greater, everything is less.
+-- present: a member's deadline. If missing it counts as infinite: nothing is greater, everything is less.
 local function holds(present)
   if condition == 'NX' and present or condition:sub(1, 2) == 'XX' and not present then return false end
   local order = condition:sub(-2)
@@ -87,7 +88,7 @@ if #ARGV == 2 then
 end
 -- For n
 local plain = nothing_due and condition == '' and not removes
--- Returns the state of a member that is there: its deadline, true for none, false if it has passed.
+-- Returns the state of a present member: its deadline, true for none, false if the deadline has passed.
 local function found(member, stored)
   stored = tonumber(stored or nil)
   if not stored then return true end
@@ -133,7 +134,7 @@ for first = 2, #ARGV == 2 and 0 or #ARGV, 500 do
   end
   -- For n
   if new[1] then
-    -- Not all of them are new: one may have had the earliest deadline.
+    -- If not all deadlines are new, one of the replaced ones may have been the earliest.
     if call('zadd', shadow, unpack(new)) < #new / 2 and plain then least = 0 end
     given = true
   end

@@ -1,4 +1,4 @@
--- Returns an error for a request on members, unless their key has the wrong type: that error comes first.
+-- Returns an error for a request on members. The error for a key of the wrong type takes precedence.
 -- uses: has, now, alive, fits
 -- KEYS: key, its shadow
 -- ARGV: the error; the possible types of the key

@@ -1,10 +1,11 @@
--- Counts, in each of some databases, the keys with deadlines by when the earliest of each falls due, and reads the rules
--- for events.
+-- Counts the keys with deadlines in some databases, by when their earliest deadlines pass, and reads the rules for
+-- events.
 -- uses: now, sorted
 -- KEYS: the index; the rules
 -- ARGV: how many rules to read in all; the databases
 -- Result: the clock in µs; for each existing database: its number, how many keys have deadlines, how many of them
---   are due by now, in a minute, an hour and a day (-1: the user may not count), how many rules there are, those rules
+--   are due now, and within a minute, an hour and a day (-1: the user may not run ZCOUNT), how many rules there are,
+--   the rules
 -- Reads only
 -- Complexity: O(d log n + r) for d databases and r rules read
 local moment, exactly = clock()

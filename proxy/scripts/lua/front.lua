@@ -1,12 +1,12 @@
 -- Removes due members from some keys, and voids the deadlines of absent members, in front of a request that is
--- forwarded unchanged, in the same write. It is short, because the server reads it each time. See shared/void.lua for
--- void deadlines. The index is not changed for those: its entry is not later than the earliest deadline, and the
--- sweeper does the rest. Nothing is removed if the database has rules for events.
+-- forwarded unchanged, in the same write. The script is short, because the server reads it each time. See
+-- shared/void.lua for void deadlines. Voiding does not change the index: at worst the index then has too early a
+-- deadline, which the sweeper corrects. Nothing is removed if the database has rules for events.
 -- Alone: nothing is put in front of it or behind it, except at a cluster node; `call` is redis.call
 -- KEYS: the index, the rules for events, then each key followed by its shadow
--- ARGV: maximum number of deadlines to check for each key; maximum number of due ones; how many ms to look ahead for those
---   due soon; of how many keys, from the first on, to void deadlines
--- Result: the most deadlines checked for a key; the most due soon for a key; how many members were removed
+-- ARGV: maximum number of deadlines to check for each key; maximum number of those due, now or soon; how many ms ahead
+--   "soon" is; in how many of the keys, from the first on, to void deadlines
+-- Result: the most deadlines checked for a key; the most due now or soon for a key; how many members were removed
 -- Complexity: O(k + n log n) for k keys and n deadlines in all (O(n m) for a list of m)
 local looks = {set = 'sismember', hash = 'hexists', zset = 'zscore', list = 'lpos'}
 local removes = {set = 'srem', hash = 'hdel', zset = 'zrem'}

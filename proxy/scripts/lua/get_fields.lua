@@ -1,9 +1,10 @@
--- Returns the values of a hash's fields, and sets or drops their deadlines, or removes them (HGETEX, HGETDEL).
+-- Returns the values of a hash's fields, and sets or drops their deadlines, or removes the fields (HGETEX, HGETDEL).
 -- uses: has, index, now, discard, overdue, passed, settle, need, alive, fits
 -- KEYS: key, its shadow, the index
--- ARGV: as one argument, separated by spaces: milliseconds, 'drop' to drop deadlines or 'none' to keep them; 'relative' (to
---   now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'take' to remove
---   the fields or 'leave'; then ' cleared' in a transaction that has removed due members (clear_front.lua). Then the fields
+-- ARGV: as one argument, separated by spaces: milliseconds, 'drop' to drop deadlines or 'none' to keep them; 'relative'
+--   (to now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'take' to
+--   remove the fields or 'leave'; then ' cleared' in a transaction that has removed due members (clear_front.lua). Then
+--   the fields
 -- Result: for each field its value, or nothing; an error for another type
 -- Complexity: O(log n) for each field
 local term, mode, name, latest, take, cleared = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+)(.*)')

@@ -1,4 +1,4 @@
--- Corrects the index from the shadows of some keys; writes only if it is wrong.
+-- Corrects the index from the shadows of some keys; writes only if the index is wrong.
 -- uses: index, mend
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database

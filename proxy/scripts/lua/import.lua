@@ -1,13 +1,14 @@
--- Gives members of keys in one database the deadlines that they had in KeyDB; or reports what that would do, or
--- compares them with existing ones. A member whose deadline has passed is removed, as KeyDB would have done.
+-- Gives members of keys in one database the deadlines that they had in KeyDB; or reports what that would do; or
+-- compares those with the existing deadlines. Due members are removed, as KeyDB would have done.
 -- uses: has, index, now, discard, mend, need
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; set, look or compare; then for each key: when it expires in Unix ms (0: never), how many members,
---   and for each member: the member, its deadline in Unix ms, and '' or, after a '=', another member that could be
---   meant just as well if it exists
--- Result: for each member a letter: s set (to be set; the same), r had passed: removed (to be removed), p had passed, and
---   the member is gone, k no such key, m no such member, t another type, a either of two members may be meant, d it
---   differs; '' if there is no such database
+--   and for each member: the member, its deadline in Unix ms, and '' or '=' with another member: if that exists, the
+--   deadline may be meant for it
+-- Result: for each member a letter. s: the deadline was set (look: would be set; compare: is the same); r: it had
+--   passed, and the member was removed (look: would be removed); p: it had passed, and the member is gone; k: no such
+--   key; m: no such member; t: another type; a: either of two members may be meant; d: another deadline. '' if there is
+--   no such database
 -- Complexity: O(log n) for each member
 local moment, exactly = clock()
 local index, mode, letters, place = KEYS[1], ARGV[2], {}, 3

@@ -1,4 +1,4 @@
--- Removes the shadows of keys that no longer exist: their deadlines are void, and must not reach a new key at the
+-- Removes the shadows of keys that no longer exist. Their deadlines are void, and must not reach a new key at the
 -- cluster node to which the slot is being moved.
 -- uses: index
 -- KEYS: each key followed by its shadow and its index

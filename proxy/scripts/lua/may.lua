@@ -1,13 +1,14 @@
 -- Tests whether the user may run, on some keys, the commands that set or move deadlines; changes nothing.
--- KEYS: each key followed by its shadow, then the index: the server refuses the call for any that the user may not write
--- ARGV: the result if the user may; any other means not
--- Result: the answer, as a status
+-- KEYS: each key followed by its shadow, then the index. The server refuses the call if the user may not write to one
+--   of them
+-- ARGV: the result if the user may run these commands
+-- Result: that, as a status; any other result means that the user may not
 -- Reads only
 -- Complexity: O(k) for k keys
 local asks = {set = 'sismember', hash = 'hexists', zset = 'zscore', list = 'lpos'}
 local function may(...)
   if redis.acl_check_cmd then return redis.acl_check_cmd(...) end
-  -- On Redis before 7.0 the only test is to run them: each of these does nothing, or is an error.
+  -- Before Redis 7.0 the only test is to run the commands, here so that they do nothing or fail.
   local reply = redis.pcall(...)
   return not (type(reply) == 'table' and reply.err and reply.err:find("The user executing the script can't", 1, true))
 end

@@ -1,9 +1,9 @@
--- Runs MOVE: deadlines move with their key to the other database.
+-- Runs MOVE. Deadlines move with their key to the other database.
 -- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: key, its shadow, the index
 -- ARGV: the other database; then the client's request
 -- Result: the request's own
--- Complexity: O(log n) for n keys in the index (O(m) for m deadlines where the other database has leftovers of them)
+-- Complexity: O(log n) for n keys in the index (O(m) for m deadlines if the other database has a shadow of the key)
 need('exists', KEYS[2])
 need('move', KEYS[2], ARGV[1])
 need('unlink', KEYS[2])

@@ -1,4 +1,4 @@
--- Runs a command that moves one member from a collection to another: its deadline stays behind, and is void.
+-- Runs a command that moves one member from a collection to another. The deadline stays behind and becomes void.
 -- uses: has, index, now, discard, overdue, passed, settle, void, run
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: where the member is: 'member' and the member, or 'end' and its place in the source list (0 or -1); then the
@@ -14,7 +14,7 @@ local function named()
 end
 local member = named()
 if type(member) ~= 'string' then return run(3) end
--- More may be due than has been removed. Returns whether it has removed the member.
+-- Removes the member if it is due, because `settle` may have left it. Returns whether it has removed the member.
 local function expire(key, shadow)
   local deadline, moment = tonumber(call('zscore', shadow, member) or nil), now()
   if not deadline or deadline <= 0 or deadline > moment then return false end
@@ -26,7 +26,7 @@ local function expire(key, shadow)
   return true
 end
 if not few then
-  -- Next to a due element at the end of a list may be another.
+  -- The next element at this end of the list may be due, too.
   local tries = 0
   while expire(source, left) and ARGV[1] == 'end' and tries < 100 do
     member, tries = named(), tries + 1

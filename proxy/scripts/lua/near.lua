@@ -1,7 +1,7 @@
 -- Finds keys that are or soon will be due in the index of the connection's own database; changes nothing.
 -- uses: now, sorted
 -- KEYS: the index
--- ARGV: how many ms to look ahead; how many keys to name at most
+-- ARGV: how many ms to look ahead; maximum number of keys to name
 -- Result: how many of the keys are due; the keys, earliest deadline first
 -- Reads only
 -- Complexity: O(log n + k) for k keys named

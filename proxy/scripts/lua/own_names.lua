@@ -1,9 +1,9 @@
--- Scans for names of the proxy's own keys in one database, and keys in its index, one step at a time.
+-- Scans, one step at a time, for names of the proxy's own keys in one database, and for keys in its index.
 -- uses: sorted
 -- KEYS: the index
--- ARGV: the database; the cursor of SCAN, of ZSCAN ('' at the end); the pattern of the names; how many to
---   look at in a step
--- Result: the two cursors; the names; the keys
+-- ARGV: the database; the cursors of SCAN and ZSCAN ('' to leave out the names or the keys); the pattern of the names;
+--   how many names to look at in a step
+-- Result: the two next cursors, '' at the end; the names; the keys
 -- Reads only
 -- Complexity: O(count)
 if redis.pcall('select', ARGV[1]).err then return {'', '', {}, {}} end

@@ -1,12 +1,12 @@
--- Runs one of the server's own commands for TTLs of fields, after removing due members, voiding the deadlines of absent
--- fields that it sets, and converting the deadlines that the fields had before the server had such commands into native
--- TTLs (shared/hand_over.lua).
+-- Runs one of the server's own commands for TTLs of fields. First it removes due members, voids the deadlines of absent
+-- fields that the command sets, and converts deadlines from before the server had such commands into native TTLs
+-- (shared/hand_over.lua).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, hand_over, run
 -- KEYS: key, its shadow, the index
--- ARGV: as one argument, for a command that sets fields, the positions in ARGV of the first and last field and the step;
---   then ' cleared' in a transaction that has removed due members (clear_front.lua). Then the client's request
+-- ARGV: as one argument, for a command that sets fields, the positions in ARGV of the first and last field and the
+--   step; then ' cleared' in a transaction that has removed due members (clear_front.lua). Then the client's request
 -- Result: the request's own
--- Complexity: the request's own, beside O(log n) for each of its words, and for each member that is due
+-- Complexity: the request's own, plus O(log n) for each of its arguments, and for each member that is due
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
 local cleared = ARGV[1]:find('cleared', 1, true) ~= nil
 if call('exists', shadow) == 1 then

@@ -1,7 +1,7 @@
--- Reads a page of one database's index, earliest first.
+-- Reads a page of one database's index, earliest deadline first.
 -- uses: sorted
 -- KEYS: the index
--- ARGV: the database; the deadline in ms to begin at; how many entries to skip; how many to read
+-- ARGV: the database; the deadline in ms to begin at; how many keys to skip; how many keys to read
 -- Result: keys, each followed by its deadline in ms
 -- Reads only
 -- Complexity: O(log n + skipped + read)

@@ -2,7 +2,7 @@
 -- uses: has, index, now, discard, overdue, passed, need, alive
 -- KEYS: key, its shadow, the index
 -- ARGV: member; in a transaction that has removed due members (clear_front.lua) 'cleared'
--- Result: 1 dropped; 0 there was none, or it has passed, or no such key
+-- Result: 1 dropped; 0 no such key, no deadline, or the deadline has passed
 -- Complexity: O(log n)
 local key, shadow, index, member = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local deadline, moment = tonumber(call('zscore', shadow, member) or nil), now()

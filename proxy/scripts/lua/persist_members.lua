@@ -3,8 +3,8 @@
 -- KEYS: key, its shadow, the index
 -- ARGV: as one argument, the possible types of the key, then ' cleared' in a transaction that has removed due members
 --   (clear_front.lua). Then the members
--- Result: for each member -2 no such key or member; -1 it has no deadline; 1 dropped; an error for another type
--- Complexity: O(log n) for each member (a list of n is read for 500 of them)
+-- Result: for each member -2 no such key or member; -1 no deadline; 1 dropped. An error for another type
+-- Complexity: O(log n) for each member (a list of n is read once for 500 members)
 local wanted, cleared = ARGV[1]:match('(%S+)(.*)')
 local key, shadow, index, moment, replies, dropped = KEYS[1], KEYS[2], KEYS[3], now(), {}, false
 local kind = call('type', key).ok

@@ -1,5 +1,5 @@
--- Runs RANDOMKEY until the key is not the proxy's own. Every second key may be a shadow, so after some draws it scans
--- the database in bounded steps.
+-- Runs RANDOMKEY until the key is not the proxy's own. Every second key may be a shadow, so after some draws the
+-- script scans the database in bounded steps.
 -- ARGV: the reserved prefix
 -- Result: a key, or nil
 -- Reads only

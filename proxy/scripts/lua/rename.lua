@@ -1,11 +1,11 @@
--- Runs RENAME or RENAMENX: deadlines move with their key, those of an overwritten key are void.
+-- Runs RENAME or RENAMENX. Deadlines move with their key; those of an overwritten key become void.
 -- uses: has, index, now, discard, overdue, passed, settle, run, need
 -- KEYS: source, its shadow, target, its shadow, the index
 -- ARGV: the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for n keys in the index
 need('exists', KEYS[2])
--- A user who may RENAMENX need not have permission for RENAME.
+-- Use the client's own command: a user with permission for RENAMENX may have none for RENAME.
 need(ARGV[1], KEYS[2], KEYS[4])
 need('unlink', KEYS[4])
 need_index(KEYS[5], 'zadd', 'xx', 0, KEYS[5])
@@ -16,7 +16,8 @@ settle(KEYS[3], KEYS[4], KEYS[5])
 local reply = run(1)
 if failed(reply) or reply == 0 or KEYS[1] == KEYS[3] then return reply end
 if call('exists', KEYS[2]) == 1 then
-  -- RENAME replaces it; to a cluster node whose slot is being moved, what is removed before would be elsewhere.
+  -- RENAME replaces the target's shadow. Do not remove that shadow first: while its slot is being moved, a cluster node
+  -- would assume that it is at the other node.
   if ARGV[1]:lower() == 'renamenx' then call('unlink', KEYS[4]) end
   call(ARGV[1], KEYS[2], KEYS[4])
   redis.pcall('zrem', KEYS[5], KEYS[1])

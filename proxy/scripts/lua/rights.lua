@@ -1,5 +1,5 @@
 -- Tests whether the user may run all commands of the scripts on any key; changes nothing.
--- KEYS: a key that does not exist, its shadow, the index: permission for these implies permission for any
+-- KEYS: a key that does not exist, its shadow, the index: permission for these means permission for any key
 -- ARGV: the names of the commands; the beginning of the result
 -- Result: a status, the beginning and 1 (yes) or 0 (no)
 -- Reads only
@@ -9,7 +9,7 @@ if redis.acl_check_cmd then
   local keys = {key, key, key, key, key, key, key}
   for name in ARGV[1]:gmatch('%S+') do
     -- Servers crash if a key is missing, and newer ones (Redis 8.2.9) accept only as many arguments as the command has:
-    -- so try the largest number first. If even the last is an error, the server lacks the command.
+    -- so try the largest number first. If none is accepted, the server lacks the command.
     local known, allowed
     for arguments = 7, 0, -1 do
       known, allowed = pcall(redis.acl_check_cmd, name, unpack(keys, 1, arguments))
@@ -18,7 +18,7 @@ if redis.acl_check_cmd then
     if known and not allowed then free = '0' end
   end
 else
-  -- On Redis before 7.0 the only test is to run them: each of these does nothing.
+  -- Before Redis 7.0 the only test is to run the commands, here so that they do nothing.
   local function try(...)
     local reply = redis.pcall(...)
     if type(reply) == 'table' and reply.err and reply.err:find("The user executing the script can't", 1, true) then

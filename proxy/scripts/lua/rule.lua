@@ -1,9 +1,9 @@
--- Sets the rule for events of one pattern, replacing an existing one; or removes it.
+-- Sets the rule for events of one pattern, in place of an existing rule; or removes the rule.
 -- uses: mend
 -- KEYS: the rules for events
--- ARGV: the database; the rule, or '' to remove it; the pattern as it stands in rules: its size, ':' and the pattern;
+-- ARGV: the database; the rule, or '' to remove the rule; the pattern as in rules: its size, ':' and the pattern;
 --   how many rules there may be
--- Result: how many there were of the pattern; -1 if there are too many already; -2 if the database does not exist
+-- Result: how many rules the pattern had; -1 if there are too many rules; -2 if the database does not exist
 -- Complexity: O(r) for r rules
 if redis.pcall('select', ARGV[1]).err then return -2 end
 mend(KEYS[1])

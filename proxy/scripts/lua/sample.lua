@@ -1,4 +1,4 @@
--- Takes a random sample of the keys with deadlines in some databases: a page of the index in hash table order.
+-- Takes a random sample of the keys with deadlines in some databases: a page of each index, in hash table order.
 -- uses: sorted
 -- KEYS: the index
 -- ARGV: how many keys of each database; the databases

@@ -1,4 +1,4 @@
--- Runs SCAN, without the proxy's own keys; the cursor is the server's.
+-- Runs SCAN, without the proxy's own keys. The cursor is the server's.
 -- uses: run
 -- ARGV: the reserved prefix; then the client's request
 -- Result: the request's own, filtered

@@ -4,8 +4,9 @@
 -- ARGV: the cursor and the options of ZSCAN
 -- Result: the next cursor; the members, each with its deadline in Unix ms; an error for a type that has no members
 -- Reads only
--- Complexity: O(count log n) for each call; a list of n is read once, O(n + count), or, for up to 24, each is looked for,
---   O(n). For a list of more than 100,000 elements a call returns few members, so that others do not wait long.
+-- Complexity: O(count log n) for each call; a list of n is read once, O(n + count), or up to 24 members are searched
+--   for one by one, O(n). For a list of more than 100,000 elements a call returns few members, so that others do not
+--   wait long.
 local key, shadow, moment, found = KEYS[1], KEYS[2], now(), {}
 local kind = call('type', key).ok
 if kind == 'none' or not alive(kind, key, shadow, moment) then return {'0', found} end
@@ -33,7 +34,7 @@ if length and (length > 100000 or not may('lrange', key, 0, 0)) then
   most = math.max(1, math.min(asked, 10, math.floor(1000000 / length)))
   options[#options + 1], options[#options + 2] = 'count', most
 end
-if after > 0 then options[#options + 1], options[#options + 2] = 'count', 100 * FEW end  -- all
+if after > 0 then options[#options + 1], options[#options + 2] = 'count', 100 * FEW end  -- the whole shadow at once
 local page = call('zscan', shadow, unpack(options))
 local members, deadlines, further = {}, {}, page[1]
 for position = 1, #page[2], 2 do

@@ -1,9 +1,9 @@
 -- Sets fields of a hash, or adds members to a set, and sets their deadlines (HSETEX, SADDEX).
 -- uses: has, index, now, discard, overdue, passed, settle, renew, need, alive, fits
 -- KEYS: key, its shadow, the index
--- ARGV: as one argument, separated by spaces: milliseconds, 'keep' to keep deadlines or 'none' to drop them; 'relative' (to
---   now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'hash' or 'set';
---   'done' or 'count'; NX or XX for the key, and NX or XX for all members, '-' for neither; then ' cleared' in a
+-- ARGV: as one argument, separated by spaces: milliseconds, 'keep' to keep deadlines or 'none' to drop them; 'relative'
+--   (to now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'hash' or
+--   'set'; 'done' or 'count'; NX or XX for the key, and NX or XX for all members, '-' for neither; then ' cleared' in a
 --   transaction that has removed due members (clear_front.lua). Then the members, those of a hash each with its value
 -- Result: done: 1; 0 a condition does not hold. count: how many members are new; with NX, members that were there keep
 --   their deadlines. An error for another type

@@ -1,8 +1,8 @@
--- Runs a command that removes unnamed members, or reads the key, after removing due members.
+-- Removes due members, then runs a command that removes unnamed members or reads the key.
 -- uses: has, index, now, discard, overdue, passed, settle, run
 -- KEYS: key, its shadow, the index
--- ARGV: 'cleared' in a transaction that has removed due members (clear_front.lua), else ''; the client's request
+-- ARGV: 'cleared' in a transaction that has removed due members (clear_front.lua), else ''; then the client's request
 -- Result: the request's own
--- Complexity: the request's own, beside O(log n) for each member that is due
+-- Complexity: the request's own, plus O(log n) for each member that is due
 settle(KEYS[1], KEYS[2], KEYS[3], ARGV[1] ~= '')
 return run(2)

@@ -1,7 +1,7 @@
 -- Counts the deadlines of some keys.
 -- uses: sorted
 -- ARGV: for each key its database and its shadow
--- Result: for each how many deadlines are stored in it; 0 where there is no such database
+-- Result: for each key how many deadlines are stored; 0 if the database does not exist
 -- Reads only
 -- Complexity: O(k) for k keys
 local found, selected, fails = {}, nil, false

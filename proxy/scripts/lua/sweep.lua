@@ -1,10 +1,10 @@
--- Removes members whose deadline has passed from some keys of one database.
+-- Removes due members from some keys of one database.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: the index, then each key followed by its shadow
 -- ARGV: the database; maximum number of members to remove
 -- Result: the clock in µs; how many members and deadlines were removed (fewer than asked for: no due members are left);
---   for each key its earliest deadline afterwards ('' for none), empty if the database does not exist; how many
---   members there were; the `tally` of their events (lapse); the lists that are left to weed.lua
+--   for each key its earliest deadline afterwards ('' for none), but no keys if the database does not exist; how many
+--   members were removed; the `tally` of their events (lapse); the lists that are left to weed.lua
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = clock()
 local index, room, left, members = KEYS[1], tonumber(ARGV[2]), {}, 0

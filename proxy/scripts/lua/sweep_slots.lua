@@ -1,8 +1,8 @@
--- As sweep.lua, of keys of a cluster node in any slots. No keys are declared: only so may a script look at several slots.
+-- As sweep.lua, for keys of a cluster node in any slots: a script without declared keys may access several slots.
 -- uses: index, now, need, glob, discard, lapse, mend, clear
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: the database; maximum number of members to remove
--- Result: as sweep.lua's; instead of the earliest deadline -1 for a key that the node cannot serve
+-- Result: as sweep.lua's, with -1 as the earliest deadline of a key that the node cannot serve
 -- Complexity: O(log n) for each key and for each member removed (O(n) for each from a list)
 local moment, exactly = clock()
 local room, left, members = tonumber(ARGV[2]), {}, 0

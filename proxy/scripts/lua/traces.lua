@@ -1,5 +1,5 @@
--- Counts the proxy's own keys that exist without deadlines in some databases: the sweeper's lease, which briefly
--- outlives the last deadline, and rules for events.
+-- Counts, in some databases, those keys of the proxy's own that can exist without any deadline: the sweeper's lease,
+-- which briefly outlives the last deadline, and rules for events.
 -- KEYS: the lease, the rules for events
 -- ARGV: the databases
 -- Result: how many there are

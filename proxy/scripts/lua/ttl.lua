@@ -1,4 +1,4 @@
--- Returns the time left until a member's deadline; for a removed member, like KeyDB, until its void deadline.
+-- Returns the time left until a member's deadline, or, as in KeyDB, until a removed member's void deadline.
 -- uses: has, now, alive
 -- KEYS: key, its shadow
 -- ARGV: member; the unit of the result in milliseconds (1000 or 1)
@@ -13,9 +13,9 @@ local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
 if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
-  deadline = math.floor(-deadline)  -- a void one may have a time as its fraction (void_page.lua)
+  deadline = math.floor(-deadline)  -- a void deadline's fraction may note a time (void_page.lua)
 end
-deadline = math.ceil(deadline)  -- one that a dialect has set ends in a fraction (expire_members.lua)
+deadline = math.ceil(deadline)  -- a fraction may be a mark (expire_members.lua)
 local left, unit = deadline - moment, tonumber(ARGV[2])
 if left <= 0 then return -1 end
 return math.floor((left + unit / 2) / unit)

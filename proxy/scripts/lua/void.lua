@@ -1,13 +1,14 @@
--- Voids the deadlines of absent members in some keys and databases, because they may be about to be added. A key
--- without a shadow in a database costs one read there and no write.
+-- Voids the deadlines of absent members in some keys and databases: the members may be about to be added. A key without
+-- a shadow in a database costs one read there and no write.
 -- uses: has, index, void
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: about how much to check at most; 1 to keep what TTL shows for the members, as the server may still refuse to add
---   them, else 0; where to go on: the number of the key, the number of the database, the cursor of ZSCAN (1 1 0 to
---   begin); how many databases; the databases ('' for the one that the connection is in); then for each key
+-- ARGV: about how much to check at most; 1 if TTL must go on showing the deadlines, because the server may still refuse
+--   to add the members, else 0; where to go on: the number of the key, the number of the database, the cursor of ZSCAN
+--   (1 1 0 to begin); how many databases; the databases ('' for the one that the connection is in); then for each key
 --   how many members, and the members (-1 and none: all that have deadlines)
 -- Result: where to go on: key, database, cursor; nothing at the end
--- Complexity: O(d k) for d databases and k keys, O(log n) for each member (O(n) for a list); bounded by the first of ARGV
+-- Complexity: O(d k) for d databases and k keys, O(log n) for each member (O(n) for a list); bounded by the first of
+--   ARGV
 local index, room, tentative, databases = KEYS[1], tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[6])
 local number, which, cursor, place = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], 7 + databases
 local function members(kind, key, shadow, first, last)

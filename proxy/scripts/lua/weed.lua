@@ -1,20 +1,21 @@
 -- Removes due elements of a list in a walk of many calls, each for a part of the list. Their deadlines are removed at
--- the end of the walk, because an element may occur in the list more than once. Not if the database has rules for
--- events.
--- In a part all due elements but the first are made equal to one of them (LSET), which is then removed (LREM): so the
--- list never has an element that nobody put there, even if the script is killed. The first is removed before: when out
--- of memory the server allows an LSET only after a removal.
--- Between two calls others may change the list. The part already done has no due elements: if its last `WINDOW`
--- elements are unchanged, and the list is not shorter, none has been skipped. If the list keeps changing, the walk
--- goes on and may skip elements (mark ''); its end then also removes what is left of each due element.
+-- the end of the walk, because an element may occur in the list more than once. Does nothing if rules for events match
+-- the key.
+-- In each part the first due element is removed first: when out of memory the server allows an LSET only after a
+-- removal. All other due elements are overwritten with one of them (LSET), and one LREM removes them. So the list never
+-- has an element that no client put there, even if the script is killed.
+-- Between two calls others may change the list. The part already done has no due elements. If its last `WINDOW`
+-- elements are unchanged, and the list is not shorter, no element has been skipped. If the list keeps changing, the
+-- walk goes on and may skip elements (mark ''). At its end it then removes the due elements that are left, too.
 -- uses: index, now, need, glob, discard, lapse
 -- KEYS: key, its shadow, the index
 -- ARGV: the database; how many elements to look at; the time until which deadlines count as due, 0 to begin; how
---   many elements the walk has passed, -1 at its end; the mark of the list as the walk left it, '' to go on whatever has
---   changed
--- Result: the clock in µs; the third to the fifth of ARGV for the next call, the second of them -2 when nothing is left to
---   do; how many members were removed, counting one that occurs in two parts twice
--- Complexity: O(n) for n elements, of which nearly all are just walked over, and O(w log n) for the w that are looked at
+--   many elements the walk has passed, -1 at its end; the mark of the list as the walk left it, '' to go on whatever
+--   has changed
+-- Result: the clock in µs; the third to the fifth of ARGV for the next call (the fourth is -2 when nothing is left to
+--   do); how many members were removed (a member that occurs in two parts counts twice)
+-- Complexity: O(n) for n elements, nearly all of which are only walked over, and O(w log n) for the w elements that are
+--   looked at
 local WINDOW, COMPARED = 500, 1000000
 local moment, exactly = clock()
 local key, shadow, index, width = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[2])
@@ -22,7 +23,7 @@ local due_until, behind, mark = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local over = {exactly, due_until, -2, '', 0}
 if redis.pcall('select', ARGV[1]).err or heeded(key, index) then return over end
 if call('type', shadow).ok ~= 'zset' or call('type', key).ok ~= 'list' then return over end
-if behind == -1 then  -- the deadlines
+if behind == -1 then  -- the end of the walk: remove the deadlines
   local room = mark ~= '' and 500 or math.max(1, math.min(500, math.floor(COMPARED / call('llen', key))))
   local members = 0
   for _ = 1, 4 do

@@ -1,4 +1,4 @@
--- Changes nothing, but is sent to replicas and to the append-only file: what WAIT and WAITAOF wait for.
+-- Changes nothing, but is a write, which replicas and the append-only file get: WAIT and WAITAOF wait for it.
 -- KEYS: a key of the proxy's own that does not exist
 -- Result: nothing
 -- Complexity: O(1)

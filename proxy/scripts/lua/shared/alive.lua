@@ -1,6 +1,6 @@
 -- Returns whether a key has a member that is not due: a key with only due members does not exist for clients.
--- Checks a thousand due members, and a thousand elements of a list. Needs has before it. O(log n) if none is due, and
--- for each that is.
+-- Checks at most a thousand due members, and a thousand elements of a list. Needs has before it. O(log n), and O(log n)
+-- for each due member.
 local function alive(kind, key, shadow, moment)
   local due = redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, 1000)
   local count = ({set = 'scard', hash = 'hlen', zset = 'zcard', list = 'llen'})[kind]

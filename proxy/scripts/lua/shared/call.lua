@@ -1,6 +1,6 @@
--- Every script begins with this. `call` is redis.call, but errors are as a client would get them: with their own error
--- code, without the script's name and line. `told`: the text of an error for the named command. `far`: whether it says
--- that a cluster node does not have a key.
+-- Every script begins with this piece. `call` is redis.call, but errors are as a client would get them: with their own
+-- error code, without the script's name and line. `told`: returns that text for an error of the named command. `far`:
+-- returns whether an error means that a cluster node does not have a key.
 -- For c
 local function far(text)
   return text:find('ttempted to access a non local key', 1, true) or text:find('keys were accessed during rehashing', 1, true)

@@ -1,15 +1,17 @@
--- Removes, from one key, members whose deadline has passed, and void deadlines that have passed.
--- kind: the reply of TYPE; gone: whether all its deadlines are void; room: maximum number to remove; strict: as in `lapse`.
--- walks: whether the caller comes again for the rest. Then a list with many due elements is added to `heavy`, for weed.lua;
--- of other lists so few elements are removed at once that others wait some 10 ms, and no room is left.
--- Returns the key's earliest deadline afterwards, the room that is left, and how many members there were. Writes only after
--- a removal: when out of memory the server allows no other write. O(log n) for each removed (O(n) for each from a list).
+-- Removes due members, and void deadlines that have passed, from one key.
+-- kind: the reply of TYPE; gone: whether all deadlines of the key are void; room: maximum number to remove; strict: as
+-- in `lapse`.
+-- walks: whether the caller will call again for the rest. Then a list with many due elements is only added to `heavy`,
+-- for weed.lua. From other lists only as many elements are removed as take some 10 ms, because other clients wait; if
+-- more are due, no room is left.
+-- Returns the key's earliest deadline afterwards, the room that is left, and how many members were removed. The first
+-- write is a removal: when out of memory the server allows no other. O(log n) for each (O(n) for each from a list).
 local heavy = {}
 local function may_walk(key)
   if redis.acl_check_cmd then
     return redis.acl_check_cmd('lrange', key, 0, 0) and redis.acl_check_cmd('lset', key, 0, '')
   end
-  -- On Redis before 7.0 the only test is to run it: this changes nothing.
+  -- Before Redis 7.0 the only test of the permission is to run LSET, here so that it changes nothing.
   local first = redis.pcall('lrange', key, 0, 0)
   return not failed(first) and not failed(redis.pcall('lset', key, 0, first[1]))
 end
@@ -36,7 +38,7 @@ local function clear(kind, key, shadow, index, moment, gone, room, strict, walks
       heavy[#heavy + 1] = key
       break
     end
-    if notes == 0 then  -- else look again: events pushed to this list may have given elements a new life
+    if notes == 0 then  -- otherwise look again: events pushed to this list may have given elements a new life
       local most = walks and kind == 'list' and #due > 1 and bearable(key) or 500
       local cut = #due > most
       if cut then due = {unpack(due, 1, most)} end

@@ -1,17 +1,20 @@
--- Voids, in a part of a shadow, the deadlines of members that are absent from their collection; if there is no collection
--- any more, drops the whole shadow. Drops deadlines that have been void for `lasting` ms (0: never). When a void one is
--- first met, the time is noted in the fraction of its score. (A deadline that a dialect has set, expire_members.lua, has a
--- fraction already: it may be dropped at once, as no command of that dialect shows it.)
--- Returns the next cursor, how many deadlines were checked (more for work on a list), how many were voided, how many were
--- void before, and the cost in deadlines. O(count log n).
--- A list is read once for all members in a part of the shadow, 20 elements for each deadline to check. The next call reads
--- on: the cursor holds the part, the position in the list, and the signs of members not found yet (`sign`). As others may
--- change the list meanwhile, each of those members is searched for after the end of the list, in calls of some 10 ms.
+-- Voids, in a part of a shadow, the deadlines of members that are absent from their collection. Drops the whole shadow
+-- if the collection no longer exists.
+-- Drops deadlines that have been void for `lasting` ms (0: never). When it first finds a void deadline, it notes the
+-- time in the fraction of the score. The mark of expire_members.lua is a fraction, too, so a void deadline with that
+-- mark may be dropped at once. This does no harm: the commands that set such deadlines show no void deadlines.
+-- Returns the next cursor; how many deadlines were checked (a higher number if a list took long); how many were
+-- voided; how many were void before; and how much work that was, in deadlines checked. O(count log n).
+-- A list is read once for all members in a part of the shadow, 20 elements for each deadline to check. The next call
+-- continues: its cursor holds the part, the position in the list, and short hashes of members not found yet (`sign`).
+-- Others may change the list meanwhile. So at the end of the list each member not found is searched for once more, in
+-- calls of some 10 ms.
 -- whole: whether to read a list at once. own: hand_over, if the server has its own commands for TTLs of fields.
-local UNKNOWN = 1000000  -- assumed length of a list whose length the user may not ask for
-local COMPARED, DEARER = 300000, 600  -- elements that LPOS may compare in a call; in the time that a deadline takes
+local UNKNOWN = 1000000  -- assumed length of a list if the user may not run LLEN
+-- COMPARED: how many elements LPOS may compare in a call; DEARER: how many in the time that one deadline takes.
+local COMPARED, DEARER = 300000, 600
 local function sign(member) return redis.sha1hex(member):sub(1, 10) end
--- sought: members, as keys. Returns the position to read on at (-1: the end), and whether the whole list has been read.
+-- sought: members, as keys. Returns where to go on reading (-1: the end), and whether the whole list has been read.
 local function read_list(key, sought, left, from, width, size)
   local began, last = from, math.min(size, from + width)
   while from < last and left > 0 do
@@ -24,8 +27,8 @@ local function read_list(key, sought, left, from, width, size)
   end
   return (from >= size or left == 0) and -1 or from, began == 0 and from >= size
 end
--- members: those in the part of the shadow. Returns the position to read on at, with the signs of members not found yet, or
--- nothing at the end; how many were voided; the cost in deadlines.
+-- members: those in the part of the shadow. Returns where to go on reading, with the hashes of members not found yet,
+-- or nothing at the end; how many deadlines were voided; the cost in deadlines.
 local function comb_list(key, shadow, members, from, signs, width)
   local able, sought, left, voided, work = redis.acl_check_cmd, {}, 0, 0, 0
   able = not able or able('lrange', key, 0, 0) and able('llen', key)
@@ -61,7 +64,7 @@ end
 local function comb(key, shadow, index, cursor, count, lasting, whole, own)
   local voided = 0
   mend(shadow)
-  -- Without anything to void, write nothing: the server may refuse every write at present.
+  -- If there is nothing to void, write nothing: the server may refuse every write at present.
   if call('exists', shadow) == 0 then return '0', 1, 0, 0, 1 end
   local kind = call('type', key).ok
   if kind == 'none' or kind == 'string' then
@@ -70,8 +73,8 @@ local function comb(key, shadow, index, cursor, count, lasting, whole, own)
     return '0', 1, voided, 0, 1
   end
   local moment, step, aged = now(), lasting / 3, 0
-  -- The fractions 1/64 to 63/64 take turns, each for a third of `lasting`. A deadline so far ahead that its score has no
-  -- room for them is dropped at once.
+  -- The fractions 1/64 to 63/64 take turns, each for a third of `lasting`. A deadline so far ahead that its score has
+  -- no room for a fraction is dropped at once.
   local function age(member, score)
     local deadline, present = math.floor(-score), math.floor(moment / step) % 63 + 1
     local noted = (-score - deadline) * 64

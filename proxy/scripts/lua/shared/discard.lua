@@ -1,9 +1,9 @@
--- Removes members (at most some thousand: they are unpacked) from a collection, and returns how many there were. O(1)
--- each, O(log n) in a sorted set; for a list every occurrence of each, O(n) for each. This is a removal by request,
--- without events. Expired members are removed by `lapse`.
--- seek: finds many elements of a list in one pass, so that one scan removes them: all are made equal to the shortest of
--- them (LSET), which is then removed. So the list never has an element that nobody put there. The result is kept for
--- `discard`; its `counts`: how often each occurs. Returns nothing for few elements, or if the user may not do that. O(n).
+-- Removes members (at most some thousand: they are unpacked) from a collection, and returns how many of them it had.
+-- O(1) for each, O(log n) in a sorted set; from a list it removes every occurrence, O(n) for each. This is a removal by
+-- request, without events; `lapse` removes expired members.
+-- seek: finds many elements of a list in one pass. `discard` then overwrites all with the shortest of them (LSET), so
+-- that one scan (LREM) removes all, and the list never has an element that no client put there. `counts` of the result:
+-- how often each element occurs. Returns nothing for few elements, or without permission. O(n).
 -- For L
 local sought = {}
 local function seek(kind, key, members)
@@ -28,7 +28,7 @@ local function seek(kind, key, members)
     local last = #page < width
     from, width = from + width, math.max(1, math.min(1000, 8 * width, math.floor(width * 1000000 / math.max(1, bytes))))
   until last
-  -- On Redis before 7.0 the only test is to run it: this changes nothing.
+  -- Before Redis 7.0 the only test of the permission is to run LSET, here so that it changes nothing.
   if not one or not failed(redis.pcall('lset', key, places[size], elements[size])) then
     sought = {members = members, counts = counts, places = places, elements = elements, one = one}
     return sought

@@ -1,7 +1,8 @@
--- Asks about many members by one call, and returns the replies in order. If the user may not run it, asks about each.
--- slow: whether that was expensive, so that it should not be done for many members.
--- has_each: whether a collection holds them (kind: the reply of TYPE); score_each: their scores in a shadow, or false.
--- O(1) each, O(log n) in a sorted set; in a list O(n) for all of them.
+-- Looks up many members in one call, or one by one if the user may not run that call. Returns the replies in order.
+-- slow: whether a lookup in a list was expensive, so that no script should look up many members in that list.
+-- has_each: whether a collection holds the members (kind: the reply of TYPE). score_each: their scores in a shadow, or
+-- false.
+-- O(1) for each member, O(log n) in a sorted set; in a list O(n) for all members together.
 local function may(...)
   if not redis.acl_check_cmd then return true end
   local known, allowed = pcall(redis.acl_check_cmd, ...)
@@ -57,7 +58,7 @@ local function has_each(kind, key, members)
   return each
 end
 local function score_each(shadow, members)
-  local scores = many('zmscore', shadow, members)
+  local scores = members[2] and many('zmscore', shadow, members)
   if not scores then
     scores = {}
     for place, member in ipairs(members) do scores[place] = call('zscore', shadow, member) end

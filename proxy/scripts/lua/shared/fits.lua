@@ -1,4 +1,4 @@
--- Returns whether a key's type is one of those that a request allows, separated by `|`. O(1).
+-- Returns whether a key's type is one of the types that a request allows; `wanted` has them separated by `|`. O(1).
 local function fits(kind, wanted)
   return kind == wanted or ('|' .. wanted .. '|'):find('|' .. kind .. '|', 1, true) ~= nil
 end

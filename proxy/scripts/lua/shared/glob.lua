@@ -1,4 +1,4 @@
--- glob: a parsed pattern; matches: whether a name matches it, as in KEYS.
+-- glob: parses a pattern; matches: returns whether a name matches a parsed pattern, as in KEYS.
 -- O(p n) for a pattern of p bytes and a name of n.
 local function element(pattern, at, byte)
   local one = pattern:byte(at)

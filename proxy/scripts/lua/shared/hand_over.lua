@@ -1,6 +1,6 @@
--- Converts into native TTLs the deadlines of fields that the proxy's HEXPIRE and similar commands set before an upgrade:
--- the server's own commands see only native ones. Their scores end in a half (expire_members.lua). If a field already has
--- a native TTL, that was set later and is kept. Needs index before it. O(log n) each.
+-- Converts deadlines of fields that the proxy's HEXPIRE and similar commands set before an upgrade into native TTLs:
+-- the server's own commands see only those. The scores of such deadlines end in a half (expire_members.lua). A native
+-- TTL that a field already has was set later and is kept. Needs index before it. O(log n) for each.
 local function hand_over(key, shadow, index, fields, moment)
   local theirs = {}
   for _, field in ipairs(fields) do

@@ -1,19 +1,19 @@
--- Removes members whose deadline has passed, and sends the events for them (proxy/events/rules.py). All removals at a
--- deadline are made here. Needs glob, discard and need before it.
+-- Removes due members, and sends the events for them (proxy/events/rules.py). Only this piece sends events: if there
+-- are rules, other pieces that remove due members leave notes (overdue.lua). Needs glob, discard and need before it.
 --
--- heeded: whether rules match a key; elsewhere: whether another database is selected; tally: entries written, messages
--- published, entries and messages that failed, the last error, elements pushed, elements that failed; pay_first: sends
--- the events of notes (overdue.lua) before a key's members are removed, so that events are in the order of deadlines; once
--- in a script and database; returns how many (500: more may be left). lapse: removes members (at most some hundred, in
--- order of deadline), whose deadlines are still in the shadow, and returns how many there were. The removal comes first:
--- at maxmemory the server allows no other write before it. `strict`: the script runs as a client, who may lack permission
--- to write entries; then it fails with the server's error before any change. The messages of such a script are sent if
--- the client may send them. Other scripts always remove.
--- O(1) for each member, O(log n) in a sorted set, O(n) in a list, also in one that it is pushed to and that has a deadline
--- for it; O(r) for each key for r rules.
+-- heeded: returns whether rules match a key. elsewhere: call this after selecting another database. tally: entries
+-- written, messages published, entries and messages that failed, the last error, elements pushed, elements that failed.
+-- pay_first: sends the events of notes before a key's members are removed, so that events are in the order of
+-- deadlines: once in a script and database. Returns how many notes it has dealt with (500: more may be left).
+-- lapse: removes members (at most some hundred, in order of deadline) whose deadlines are still in the shadow, and
+-- returns how many it removed. The removal comes first: at maxmemory the server allows no other write before it.
+-- `strict`: the script runs as a client's user. If that user may not write entries or elements, the script fails with
+-- the server's error before any change; messages are sent if the user may send them. Other scripts always remove.
+-- O(1) for each member, O(log n) in a sorted set, O(n) in a list. O(n) also in a list to which members are pushed, if
+-- that list has a deadline for an equal element. O(r) for each key for r rules.
 local rules
 local tally = {0, 0, 0, 0, '', 0, 0}
-local few = {}  -- of the last hash: how many values are read together
+local few = {}  -- for the last hash: how many values to read together
 local paid = false
 local function elsewhere() rules, few, paid = nil, {}, false end
 local function read_rules(index)
@@ -59,13 +59,14 @@ local function audience(key, index)
   end
   return (#found > 0 or #found.lists > 0 or found.letters ~= '') and found or nil
 end
--- Checks the permissions for a target list that has deadlines, and for the targets of its rules: see `renew_in`.
+-- Checks the permission to write to the targets of rules. If a target is a list with deadlines (see `renew_in`), the
+-- targets of rules that match the list count too.
 local function permitted(wanted, shadow, index, seen)
   for _, one in ipairs(wanted.lists) do
     if redis.acl_check_cmd then
       need('rpush', one.list, '')
     else
-      -- On Redis before 7.0 the only test is to run it: it changes nothing, as a shadow is no list.
+      -- Before Redis 7.0 the only test is to run the command, here without effect: a shadow is no list.
       local reply = redis.pcall('rpush', shadow, '')
       if failed(reply) and string.find(reply.err, "can't", 1, true) then call('rpush', shadow, '') end
     end
@@ -86,13 +87,13 @@ local function permitted(wanted, shadow, index, seen)
     if redis.acl_check_cmd then
       need('xadd', one.stream, '*', 'key', '')
     else
-      -- On Redis before 7.0 the only test is to run it: it changes nothing, as no entry can have this number.
+      -- Before Redis 7.0 the only test is to run the command, here without effect: no entry can have this ID.
       local reply = redis.pcall('xadd', one.stream, '0-0', 'key', '')
       if failed(reply) and string.find(reply.err, "can't", 1, true) then call('xadd', one.stream, '0-0', 'key', '') end
     end
   end
 end
--- One call for each entry takes most of the time, so its arguments are few: the stream is trimmed with the last of them.
+-- The calls for the entries take most of the time, so they have few arguments: the stream is trimmed only now and then.
 local function append(target, key, kind, members, deadlines, extra, values)
   local stream, run, written, reply, last = target.stream, redis.pcall, 0, nil, #members
   for place = 1, last do
@@ -119,9 +120,9 @@ local function append(target, key, kind, members, deadlines, extra, values)
   end
   tally[1] = tally[1] + written
 end
--- Prepares a list for elements that are about to be pushed: they begin a new life, as with RPUSH (renew.lua). A due one
--- there has expired and is removed first, with its own events. The recursion ends if lists push to each other, because
--- an element that was handled has no deadline any more.
+-- Prepares a list for elements that are about to be pushed: they begin a new life, as with RPUSH (renew.lua). An equal
+-- element in the list that is due has expired: it is removed first, with its own events. If lists push to each other,
+-- the recursion ends, because an element that was handled has no deadline any more.
 local lapse
 local function renew_in(target, words, index, strict)
   if call('type', target.shadow).ok ~= 'zset' then return end
@@ -144,7 +145,7 @@ local function renew_in(target, words, index, strict)
 end
 local function push(target, words, index, strict)
   if #words == 0 then return end
-  -- Even if that fails (damaged keys), removed members must be pushed.
+  -- Removed members must be pushed even if `renew_in` fails (damaged keys).
   if not pcall(renew_in, target, words, index, strict) then failure = nil end
   local reply = redis.pcall('rpush', target.list, unpack(words))
   if failed(reply) then
@@ -180,7 +181,7 @@ local function notify(wanted, key, kind, members)
     for _, member in ipairs(members) do publish('I', wanted, '__subkeyspaceitem' .. at .. key .. '\n' .. member, event) end
   end
 end
--- witness: removes members and sends their events; returns how many there were, and the size of the values read.
+
 local function values_wanted(wanted)
   for _, targets in ipairs({wanted, wanted.lists}) do
     for _, target in ipairs(targets) do
@@ -189,14 +190,14 @@ local function values_wanted(wanted)
   end
   return false
 end
--- In a mass expiry many consecutive members have the same deadline: then read only two.
+-- In a mass expiry many consecutive members have the same deadline: then read only the first and the last.
 local function read_deadlines(read, shadow, members)
   local first, last = read('zscore', shadow, members[1]), #members > 8 and read('zscore', shadow, members[#members])
   local all = {}
   if type(first) ~= 'string' or first ~= last then
     all = read('zmscore', shadow, unpack(members))
     if failed(all) then return all end
-    -- A whole number of milliseconds, less a half if a dialect has set it (expire_members.lua).
+    -- A whole number of milliseconds, or less by the fraction that expire_members.lua puts there as a mark.
     for place, deadline in ipairs(all) do
       if deadline and deadline:find('.', 1, true) then all[place] = string.format('%.0f', math.ceil(deadline)) end
     end
@@ -233,6 +234,7 @@ local function pay(index, own, notes, texts)
   end
   return #texts
 end
+-- Removes members and sends their events; returns how many there were, and the size of the values read, in bytes.
 local function witness(wanted, kind, key, shadow, index, members, strict)
   local read = strict and call or redis.pcall
   local deadlines, found = read_deadlines(read, shadow, members), nil
@@ -298,7 +300,7 @@ function lapse(kind, key, shadow, index, members, strict)
     permitted(wanted, shadow, index, {})
   end
   if kind ~= 'hash' then return witness(wanted, kind, key, shadow, index, members, strict) end
-  -- Values may be large: few are held at a time; how few depends on the size of the key's previous ones.
+  -- Values may be large, so few are held at a time: their number depends on the sizes of the key's previous ones.
   if few.key ~= key then few.key, few.size = key, values_wanted(wanted) and 1 or 100 end
   local count, first, size = 0, 1, few.size
   while first <= #members do

@@ -1,4 +1,4 @@
--- The server's clock, in Unix milliseconds; clock: the same, and in microseconds.
+-- now: returns the server's clock, in Unix milliseconds. clock: returns the same, then the same in microseconds.
 local function now()
   local time = call('time')
   return time[1] * 1000 + math.floor(time[2] / 1000)

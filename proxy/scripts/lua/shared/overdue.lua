@@ -1,13 +1,14 @@
--- Removes a due member in front of a client's request that adds it: the old member must not take the new one with it.
--- Needs index and discard before it. O(1), O(n) for a list.
+-- Removes a due member in front of a client's request that adds it again: otherwise the old deadline would remove the
+-- new member, too. Needs index and discard before it. O(1), O(n) for a list.
 -- cleared: due members were removed in front of the requests of a transaction. These must all see the same moment, so
--- deadlines `within` the last 50 ms do not count yet, unless so many are due that some may have been left there.
+-- deadlines `within` the last 50 ms do not count yet, unless so many are due that `settle` may have left some.
 -- told_of: whether this database has rules for events.
--- owed: whether due members may be removed here. With rules for events each leaves a note for the next sweep, as the client
--- may not have the rights to write entries: a field of a hash of the proxy's own, with the same deadline, whose value is
--- the member's, if a rule wants values. The sweeper removes the field as any due member, and `lapse` writes the entry for
--- the member that it names. If no note can be written, members stay for `lapse`. Values may be large: fields with a note
--- are removed at once, so that the server holds few twice.
+-- owed: returns whether due members may be removed here. With rules for events, it first writes a note about each
+-- member for the next sweep, because the client may not be allowed to write entries. A note is a field of a hash of the
+-- proxy's own, with the member's deadline and, if a rule wants values, the member's value. The sweeper removes the
+-- field like any due member, and `lapse` then sends the events for the member that the field names. If no note can be
+-- written, members stay for `lapse`. Values may be large, so each field of a hash is removed soon after it is noted:
+-- the server then holds few values twice.
 local function told_of(index) return call('exists', string.sub(index, 1, -6) .. 'events') == 1 end
 -- For t
 local function note(kind, key, shadow, index, members)
@@ -64,7 +65,7 @@ local function within(shadow, deadline, moment)
 end
 local function overdue(kind, key, shadow, index, member, deadline, moment, cleared)
   if cleared and within(shadow, deadline, moment) then return end
-  -- A member that stays counts as present when the request was sent, which is impossible if it has long been due.
+  -- Without a note, remove only a member long due: any other may have been alive when the request was sent.
   if not owed(kind, key, shadow, index, {member}) and deadline > moment - 1000 then return end
   discard(kind, key, {member})
 end

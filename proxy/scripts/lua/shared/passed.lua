@@ -1,9 +1,9 @@
--- Removes members of one key whose deadlines have passed while a request on them was under way: if its client learns
--- that a member is gone, no other client may see it. If the user lacks permission, or they cannot be `owed`, only `lapse`
--- removes them. Of a list that cannot be read in one pass (`seek`) only ten are removed: each costs others a scan.
--- Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
--- passed: removes due members; returns whether they count as gone. For a key that was `cleared` (see overdue) it needs the
--- latest of their deadlines and the clock.
+-- Removes members of one key whose deadlines have passed while a request on them was under way: once a client learns
+-- that a member is gone, no other client may see that member. If the user lacks permission, or notes cannot be left
+-- (`owed`), only `lapse` removes the members. From a list that cannot be read in one pass (`seek`) only ten are
+-- removed, because each takes a scan. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
+-- passed: removes due members; returns whether they count as gone. For a key that was `cleared` (see overdue) it needs
+-- the latest of their deadlines and the clock.
 -- passed_each: removes the due ones among some members, given their scores; returns their positions, as keys.
 local function passed(kind, key, shadow, index, members, cleared, latest, moment)
   local able, alive = pcall(function()

@@ -1,7 +1,7 @@
--- Voids the deadlines of absent members in ARGV that a request is about to add: they begin a new life. Due members are
--- removed first, because a deadline may have passed while the request was under way; unless they were `cleared` in
--- front of the requests of a transaction, which must all see the same moment. Returns present members whose deadlines
--- end when they are overwritten (expire_members.lua). O(log n) for each, O(n) in a list.
+-- Voids the deadlines of absent members in ARGV that a request is about to add, because they begin a new life. Removes
+-- due members first: a deadline may have passed while the request was under way. `cleared`: see overdue.lua.
+-- Returns the present members whose deadlines end when the member is overwritten (expire_members.lua). O(log n) for
+-- each, O(n) in a list.
 local function renew(key, shadow, index, first, last, step, cleared)
   local kind = call('type', key).ok
   if kind == 'none' or kind == 'string' then return drop(key, shadow, index) end

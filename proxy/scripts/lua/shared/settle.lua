@@ -1,8 +1,8 @@
--- Removes due members from a key in front of the client's request that a script runs. Not if they were `cleared` in front
--- of the requests of a transaction, which must all see the same moment. Needs index, now, discard, overdue and passed
--- before it. Returns whether it found that no members are due. O(log n) for each member removed (O(n) in a list for all
--- of them): up to 2,000 of each key, and further ones up to 20,000 in a call (some 20 ms; up to 2,000 if there are rules
--- for events). If it leaves any, it leaves as many as two thousand: see `within`.
+-- Removes due members from a key before the script runs the client's request. Does nothing if they were `cleared` in
+-- front of the requests of a transaction, which must all see the same moment. Needs index, now, discard, overdue and
+-- passed before it. Returns whether it found that no members are due. O(log n) for each member removed (O(n) in a list
+-- for all of them): up to 2,000 of each key, and further ones up to 20,000 in a call (some 20 ms; up to 2,000 if there
+-- are rules for events). If these limits leave due members, they leave 2,000 or more; `within` relies on that.
 local room = 20000
 -- For t
 room = 2000
@@ -15,11 +15,11 @@ local function settle(key, shadow, index, cleared, last)
   -- For L
   if last and kind == 'list' and due[2000] then return end
   -- For n
-  -- Of a list, which is not of the request's type, only few: each costs a scan.
+  -- The request's command is not one for lists. From a list remove only a few elements, because each takes a scan.
   if kind == 'list' then due = {unpack(due, 1, 10)} end
   -- For all
   passed(kind, key, shadow, index, due)
   room = room - #due
-  -- If the first one is the same as before, the user may not remove it.
+  -- Stop if the first due member is the same as in the last round: the user may not remove it.
   if due[2000] and due[1] ~= last then settle(key, shadow, index, cleared, due[1]) end
 end

@@ -1,5 +1,5 @@
--- Takes or renews the sweeper's lease in the selected database; returns 0, or for how many ms another still has it. If
--- SET fails (out of memory), sweep all the same, which frees memory: two sweepers do no harm. O(1).
+-- Takes or renews the sweeper's lease in the selected database. Returns 0, or for how many ms another proxy still has
+-- the lease. Returns 0 even if SET fails (out of memory): a sweep frees memory, and two sweepers do no harm. O(1).
 local function take(lease, who, milliseconds)
   if redis.pcall('get', lease) == who then
     call('pexpire', lease, milliseconds)

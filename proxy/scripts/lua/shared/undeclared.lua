@@ -1,7 +1,7 @@
--- Precedes a script whose keys are not all declared: they come in ARGV. So a cluster node treats it like the client's
--- own request, wherever the proxy's keys are while their slot is being moved.
--- ARGV: how many keys; the positions of those that have to be at this node: shadows of keys with deadlines (a shadow at the
---   other node may hold deadlines that must become void); the keys; ARGV.
+-- Precedes a script whose keys are not all declared: all keys come in ARGV. So a cluster node treats the script like
+-- the client's own request, even if the slot is being moved and the proxy's keys are at the other node.
+-- ARGV: how many keys; the positions of those that must be at this node: shadows of keys with deadlines (a shadow at
+--   the other node may hold deadlines that must become void); the keys; ARGV.
 local undeclared, all = true, ARGV
 local KEYS, ARGV, last = {}, {}, all[1] + 2
 for place = 3, last do KEYS[place - 2] = all[place] end

@@ -1,5 +1,5 @@
--- Voids the deadline of a removed member: it stays in the shadow, negated, because TTL still shows it (as KeyDB does)
--- until it passes, the member is added again, or the key is removed. O(log n), for a list O(n).
+-- Voids the deadline of a removed member. The deadline stays in the shadow, negated, because TTL still shows it (as in
+-- KeyDB) until it passes, the member is added again, or the key is removed. O(log n), for a list O(n).
 -- gone: whether the member is known to be absent.
 local function void(kind, key, shadow, member, gone)
   local deadline = call('zscore', shadow, member)
@@ -11,8 +11,8 @@ local function void(kind, key, shadow, member, gone)
   end
   return false
 end
--- Drops the void deadline of a member that was added again unseen (by a script) and is about to be removed: TTL must
--- not show an earlier life's deadline. Returns whether there was one. O(log n).
+-- Drops the void deadline of a member that a client's script has added again, unnoticed, and that is about to be
+-- removed: TTL must not show an earlier life's deadline. Returns whether there was one. O(log n).
 local function forget(kind, key, shadow, member)
   local deadline = call('zscore', shadow, member)
   return deadline and tonumber(deadline) < 0 and has(kind, key, member) and call('zrem', shadow, member) == 1
