@@ -579,7 +579,11 @@ DEFECTS: Final = {
         '        out = b"".join(requests)',
         '        if b"".join(requests).count(b"\\r\\nm\\r\\n") > 2:\n',
     ),
-    "looking": ("relay/lanes.py", "            coverage = self._all.coverage", "            if len(joint) > 2:\n    "),
+    "looking": (
+        "relay/lanes.py",
+        "            coverage = self._all.ground.coverage",
+        "            if len(joint) > 2:\n    ",
+    ),
 }
 """Where an error is raised: file, what it precedes, the condition."""
 

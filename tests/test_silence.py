@@ -577,17 +577,34 @@ def check_half_close(server: Server, proxy: Proxy) -> None:
     server.command("ACL", "SETUSER", "few", "on", "nopass", "~*", "&*", "+@all", "-eval")
     server.command("ACL", "SETUSER", "nomulti", "on", "nopass", "~*", "&*", "+@all", "-multi")
     few = request("AUTH", "few", "x")
-    for begins, comes, message in (  # of messages too
+    for begins, comes, message in (  # of messages too, also when the server has answered all before
         (request("SUBSCRIBE", "own"), request("PUBLISH", "own", "m"), b"message"),
-        (request("CLIENT", "TRACKING", "ON") + ping, request("SET", "big2", "y"), b"invalidate"),
+        (
+            request("CLIENT", "TRACKING", "ON") + ping,
+            request("GET", "big2") + request("SET", "big2", "y"),
+            b"invalidate",
+        ),
     ):
+        for settles in (False, True):
+            with proxy.connect() as client:
+                client.command("HELLO", 3)
+                client.send(begins + request("GET", "big2"))
+                until(lambda: client.some() != b"")
+                if settles:
+                    client.send(OFF + comes)
+                    until(lambda message=message: message in client.some())  # type: ignore[misc]
+                    client.send(get * 5 + comes)
+                else:
+                    client.send(OFF + get * 5 + comes)
+                client.end_of_requests()
+                assert message in client.rest()
+    for number in range(3):
         with proxy.connect() as client:
-            client.command("HELLO", 3)
-            client.send(begins + request("GET", "big2"))
-            until(lambda: client.some() != b"")
-            client.send(OFF + get * 5 + comes)
+            client.send(request("AUTH", "nomulti", "x") + OFF + request("MULTI") + request("SET", "reached", number))
+            until(lambda n=number: server.command("GET", "reached") == b"$1\r\n%d\r\n" % n)  # type: ignore[misc]
+            client.send(get * 5 + ON + ping)
             client.end_of_requests()
-            assert message in client.rest()
+            assert client.rest() == b"+OK\r\n" * 2 + b"+PONG\r\n"
     for program, wanted in (
         (few + FRONTS[0][0] + CUT_OFF[0][0], b"+OK\r\n" + FRONTS[0][1]),
         (OFF + get * 5 + ON + ping, b"+OK\r\n+PONG\r\n"),
