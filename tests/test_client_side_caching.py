@@ -21,6 +21,9 @@ OWN: Final = frozenset((PREFIX + b"k:{s}", PREFIX + b"index"))
 
 SIGN: Final = b"s-sign"
 
+LISTED: Final = PREFIX + b"covered"
+"""The list of covered prefixes. After a flush the proxy writes it again whenever it notices."""
+
 
 @dataclass
 class Cache:
@@ -53,7 +56,7 @@ class Cache:
         self.other("SET", SIGN, "x")
         while SIGN not in names:
             names.update(_names(self.client.reply()))
-        return frozenset(names - {SIGN})
+        return frozenset(names - {SIGN, LISTED})
 
 
 def _names(push: bytes) -> list[bytes]:

@@ -624,7 +624,10 @@ def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
         until(lambda: b"blocked_clients:5" in upstream.command("INFO", "clients"))
         for client in clients:
             leave(client)
-        until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"))
+        until(
+            lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"),
+            what=lambda: f"{upstream.command('CLIENT', 'LIST')!r}, {proxy.process.output}: this",
+        )
     assert upstream.command("RPUSH", "queue", "job") == b":1\r\n"
     assert upstream.command("LLEN", "queue") == b":1\r\n"
     proxy.stop()
