@@ -34,7 +34,7 @@ _OF_ONE: Final = frozenset(
 
 
 class Terms(NamedTuple):
-    """When the server refuses a command or the script in its place, and what the script must be able to handle.
+    """The cases in which the server refuses a command or the script in its place, and what the script must handle.
 
     Attributes:
         writes: whether the command is refused where writes are not allowed.
@@ -104,7 +104,8 @@ def _describe(row: list[Any]) -> Description:
 
 
 def _house(name: bytes) -> bytes:
-    """Return the part of a name that all commands of one dialect for one type of key have in common."""
+    """Return the group of a dialect's command: H, S, Z or L for the type of its key; for a command that takes keys of
+    several types, its own name."""
     return name if name.startswith((b"FIELD", b"EXPIREMEMBER", b"PEXPIREMEMBER")) else name[:1]
 
 
@@ -151,7 +152,7 @@ class ServerCommands:
         kept = {_house(name) for name in DIALECTS if name in described}
         self._dialects = {name: it for name, it in DIALECTS.items() if described and _house(name) not in kept}
         self._table = COMMANDS | self._dialects
-        self.declares_terms = self.has(b"EVAL_RO")  # scripts with flags and EVAL_RO both came with Redis 7.0
+        self.declares_terms = self.has(b"EVAL_RO")  # EVAL_RO and the flags of scripts both came with Redis 7.0
         self._terms.clear()
         self.worked_out.clear()
 
@@ -224,7 +225,7 @@ class ServerCommands:
     def terms(self, name: bytes) -> Terms:
         """Return the terms for a script that replaces a command.
 
-        If the server does not have the command, it is one of the proxy's.
+        A command that the server does not have is one of the proxy's.
         """
         terms = self._terms.get(name)
         if terms is None:
@@ -272,7 +273,7 @@ class ServerCommands:
         return described.first == described.last == 1
 
     def has_keys_elsewhere(self, name: bytes) -> bool:
-        """Return whether the command may have keys in places that only it knows."""
+        """Return whether the command may have keys in places that the server does not describe."""
         described = self._described.get(name)
         return described is None or described.movable
 

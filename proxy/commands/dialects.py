@@ -229,7 +229,8 @@ def read_words(word: Word, arguments: list[bytes], now: float, *, valkey: bool) 
 class _WrongError(LifetimeError):
     """An error in the arguments, which `read_words` turns into a `MisreadError`.
 
-    `after_type`: whether the server reports a key of the wrong type before this error, though not before others.
+    `after_type`: whether the server reports a key of the wrong type before this error, even if it checks the type
+    after other errors of the same command.
     """
 
     after_type = False
@@ -430,7 +431,7 @@ def _options_of_valkey(word: Word, arguments: list[bytes], now: float) -> Asked:
 
 
 _APART: Final = (frozenset((*_TIMES, b"KEEPTTL", b"PERSIST")), frozenset((b"FNX", b"FXX")), frozenset((b"NX", b"XX")))
-"""Groups of options of which a request may have at most one."""
+"""Groups of options: a request may have at most one option of each group."""
 
 
 def _chosen(options: list[bytes], *, writes: bool) -> dict[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""The proxy's own commands as `COMMAND` describes them: arity, flags, arguments. No other module defines these.
+"""The proxy's own commands as `COMMAND` describes them: arity, flags, arguments.
 
 Its tests: tests/test_command.py.
 

@@ -121,7 +121,7 @@ class Effect(Enum):
             case Effect.KEYSPACE:
                 return True  # at worst the user sees the proxy's own keys
             case Effect.REPLACE | Effect.RENAME | Effect.COPY | Effect.MOVE:
-                return False  # it may change deadlines of existing members, depending on its success
+                return False  # if it succeeds, it may change deadlines of members that exist already
             case Effect.EXPIRE | Effect.LIFETIME:
                 return False
             case Effect.REMOVE_UNNAMED | Effect.FIELD_EXPIRY:
