@@ -12,7 +12,7 @@ from proxy.wire.request import Kind, Request
 
 
 def blind_keys(command: Command, request: Request, *, limited: bool) -> list[bytes]:
-    """Return the keys to which a request might add members unchecked; `limited`: the user may not run every script."""
+    """Return the keys to which a request might add members unchecked; `limited`: as `Standing.limited`."""
     effect = command.effect
     if limited and effect is Effect.MOVE_MEMBER:
         return (command.keys(request.arguments) or [])[1:]
@@ -32,7 +32,7 @@ def is_count_by_script(command: Command, request: Request) -> bool:
 def absent(
     coverage: Coverage, command: Command, request: Request, *, limited: bool, amends: bool = False
 ) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
-    """Return the covered keys to which a request might add members unchecked, each with these members (None for any).
+    """Return the covered keys to which a request might add members unchecked, each with those members (None for any).
 
     `amends`: whether the request's reply can be amended.
     """

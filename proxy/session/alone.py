@@ -65,7 +65,7 @@ class Alone:
         self._names = removals.names
         self._given_up = -float("inf")
         self._unheard = False  # whether a reply is outstanding
-        self._checked: dict[int, float] = {}  # hash of a key → until when one script removes all its due members
+        self._checked: dict[int, float] = {}  # hash of a key → until when one script surely removes all its due members
         self._settled: set[int] = set()  # hashes of the keys that need no more scripts for the current request
         self._fronted: set[bytes] = set()
         self._looked = -float("inf")  # until when `_near` is valid

@@ -149,7 +149,7 @@ class Announcing:
         keys = command.keys(arguments) or []
         if command.effect is Effect.EXPIRE:
             return keys if len(arguments) > 3 else []
-        # A blind proxy does not know whether the source has deadlines; to announce would hold up every RENAME.
+        # A blind proxy does not know whether the source has deadlines; announcing would hold up every RENAME.
         return keys[-1:] if keys and self._coverage.is_certain(keys[0]) else []
 
     def keys_ahead(self) -> Iterator[bytes]:

@@ -45,7 +45,10 @@ class Beside:
 
     def guard(self, command: Command, arguments: list[bytes]) -> bytes | None:
         """Return a no-op that the server refuses in a transaction exactly when it would refuse the client's request.
-        None if the server refuses the script that replaces the request in the same cases."""
+
+        None if no such guard is possible, or if none is needed: then the server itself refuses the script that replaces
+        the request whenever it would refuse the request.
+        """
         terms = self._server.terms(command.name)
         if terms.declared or not terms.writes or not self._server.has(b"ZADD"):
             return None

@@ -66,7 +66,7 @@ class Changes:
                     asked = request.arguments[1] == b"3"
                     standing.greeted_in_resp3 |= asked
                     standing.subscriptions.greet(resp3=asked)
-            # Replies within EXEC's reply cannot be counted: Redis 8.0 and Valkey 8.0 omit that of a refused login.
+            # Replies within EXEC's reply cannot be counted: Redis 8.0 and Valkey 8.0 omit the reply to a refused login.
             self._out.shut()
         if command.effect is Effect.LOGIN or name == b"RESET":
             standing.permits.forget()
@@ -92,7 +92,7 @@ class Changes:
                 self._out.ask_first(_HELLO, standing.subscriptions.learn())
             standing.subscriptions.note(name, request.arguments[1:])
             self._out.wish_here(Wish.LISTENS)
-            # Replies within EXEC's reply cannot be counted: each channel gets one.
+            # Replies within EXEC's reply cannot be counted: there is one for each channel.
             self._out.shut()
         elif command.effect is Effect.WATCH and standing.transaction is None:
             if name == b"WATCH":

@@ -118,7 +118,7 @@ class Dispatch:
         if blocks:
             self._out.note_blocker()
         if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
-            self._out.wish_here(Wish.HEARD)  # a SKIP ends here; SUBSCRIBE is confirmed all the same
+            self._out.wish_here(Wish.HEARD)  # the server confirms SUBSCRIBE in spite of a SKIP, which ends here
 
     def _send_in_its_place(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None
@@ -225,7 +225,7 @@ class Dispatch:
         return True
 
     def _waited(self, said: bytes) -> bytes:
-        """Return the reply to WAIT or WAITAOF without the reply to the write before it, and the pushes around them.
+        """Drop the reply to the proxy's own write; return the reply to WAIT or WAITAOF, and the pushes around both.
 
         If the server refused that write, WAIT has not waited for all of the client's writes: so report that no replica
         has them. The client then no longer uses shared connections.

@@ -1,5 +1,5 @@
-"""Errors for requests that are refused and streams that cannot go on. The texts of refusals are where the refusals are
-decided: in rewrite.py, own_commands.py, announcing.py and hearing.py.
+"""Errors for requests that are refused and streams that cannot go on. The texts of refusals are in the modules that
+refuse requests: rewrite.py, own_commands.py, announcing.py and hearing.py.
 
 Its tests: tests/test_session.py.
 """

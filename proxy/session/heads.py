@@ -82,7 +82,7 @@ class Heads:
 
     @staticmethod
     def _is_script_determined(command: Command, arguments: list[bytes], count: int) -> bool:
-        """Return whether the positions of the members in an arriving request are already known."""
+        """Return whether a script can replace an arriving request, and the positions of its members are known."""
         if count > UNPACKED:
             return False
         if command.members is None:

@@ -1,4 +1,4 @@
-"""Track CLIENT REPLY, which turns replies off and on, and requests that affect only the next one.
+"""Track CLIENT REPLY, which turns replies off and on, and requests that affect only the request after them.
 
 Its tests: tests/test_strangers.py.
 """
@@ -22,7 +22,7 @@ _CACHING: Final = {word: encode([b"CLIENT", b"CACHING", word]) for word in (b"YE
 
 
 def speaks_of_next(arguments: list[bytes]) -> bool:
-    """Return whether a request must stay directly in front of the next one, so that the proxy's own go before both."""
+    """Return whether a request must stay directly in front of the next one: the proxy's own requests go before both."""
     first = arguments[0].upper()
     caches = first == b"CLIENT" and len(arguments) > 2 and arguments[1].upper() == b"CACHING"
     return caches or first == b"ASKING"

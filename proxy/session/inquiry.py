@@ -76,7 +76,7 @@ class Inquiry:
     def question(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
         """Return the work that must be done before a request is sent; None if there is none.
 
-        Called in a transaction too, and again before its EXEC, because the server may have refused the MULTI.
+        Called for queued requests too, and again for their EXEC: if the server has refused the MULTI, they run at once.
 
         `replied`: whether the client's earlier requests have been answered since this one came.
         """
@@ -171,10 +171,10 @@ class Inquiry:
         return Question(due=due, absent=absent, everywhere=everywhere, unclear=unclear)
 
     def _unclear(self, command: Command, request: Request) -> tuple[bytes, ...]:
-        """Return the keys that decide whether a request of a user with limited permissions needs a script.
+        """Return the keys of a limited user's request that needs a script only if they have deadlines.
 
-        Empty if the user certainly may run the script. Then a script always replaces the request, because the keys
-        might have deadlines by the time it runs.
+        Empty for any other request, and if the user certainly may run the script: then a script always replaces the
+        request, because the keys might have deadlines by the time it runs.
         """
         keys = tuple(filter(self._coverage.is_certain, self._rewriter.unclear(command, request.arguments)))
         names = self._rewriter.needed(command, request) if keys else None

@@ -154,7 +154,7 @@ class Intake:
 
     @property
     def unfinished(self) -> bool:
-        """Whether `go_on` has received requests to judge."""
+        """Whether there are received requests for `go_on` to judge."""
         return self._stopped or bool(self._waiting.pieces)
 
     @property

@@ -203,9 +203,10 @@ class Judge:
         return Question(replied=True, again=True) if self._reads.disturbs(command, request) else None
 
     def _doubt(self, command: Command | None, request: Request, now: float, *, replied: bool) -> Question | None:
-        """If a script might replace a request, query the server for the user's permissions. Not within a transaction.
+        """If a script might replace a request, query the server for the user's permissions.
 
-        If the server has `replied` for this request, its answer is valid however long the reply took.
+        Do not call this in a transaction. `replied`: whether earlier requests have been answered since this one came,
+        and with them an earlier query for it: that answer is valid, however long it took.
         """
         rights = self._standing.rights
         if not self._standing.askable or not rights.unsure(now) or (replied and not rights.unasked):

@@ -25,8 +25,8 @@ class Loss:
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
-        self._mixed = -1  # number of the first sign after replies last became wanted again
-        self._behind = -1  # the place right after a SKIP in the bytes to be sent next
+        self._mixed = -1  # number of the first sign after the place from which the client last wanted replies again
+        self._behind = -1  # the place right after the last SKIP, in the bytes to be sent next; -1 for none
         self._reached = -1  # number of the last answered sign before a request that may block
 
     @property
@@ -40,7 +40,7 @@ class Loss:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether replies have become wanted again, and no sign sent since has been answered."""
+        """Whether the client wants replies again after unwanted ones, and no sign sent since has been answered."""
         return self._mixed >= self._standing.replies.settled
 
     @property

@@ -46,7 +46,7 @@ class Moves:
     def leftovers(self, arguments: list[bytes]) -> list[bytes]:
         """Return the keys of a MIGRATE whose shadows must be removed first if the keys themselves are gone.
 
-        Leave out keys that were sent before: such a key may have arrived without its shadow.
+        Leave out keys that were sent before: such a key may have arrived at the other node without its shadow.
         """
         migration = self._migration(arguments)
         if migration is None:
@@ -60,7 +60,8 @@ class Moves:
     def arrival(self, arguments: list[bytes], count: int) -> Arrival | None:
         """Return the key that another node sends, if old deadlines or an old copy may have to be removed here first.
 
-        If the server then refuses the key, only a remnant of an earlier move was removed, in a slot of another node.
+        Removing them does no harm even if the server then refuses the key: in a slot that another node owns, this node
+        has only remnants of earlier moves.
 
         Args:
             arguments: the received arguments of a RESTORE-ASKING.

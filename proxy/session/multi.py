@@ -77,8 +77,8 @@ class Multi:
 
         That includes members that become due while the transaction waits in the server.
 
-        Not for a client with CLIENT TRACKING: such a client would get invalidations of the proxy's own keys and, with
-        NOLOOP, none for the removed members.
+        Do nothing for a client with CLIENT TRACKING: such a client would get invalidations of the proxy's own keys
+        and, with NOLOOP, none for the removed members.
 
         Args:
             transaction: the open transaction.
@@ -148,7 +148,7 @@ class Multi:
         if transaction is not None:
             self._standing.watched.clear()  # outside a transaction the server refuses EXEC, and keys stay watched
         if transaction is not None and transaction.is_long:
-            self._streams.lengthen(self._owner)  # only now: before it runs, others need not wait for it
+            self._streams.lengthen(self._owner)  # only now: others need not wait for it before EXEC
         self.abandon()
 
     def abandon(self) -> None:
