@@ -23,8 +23,8 @@ LONGEST: Final = EXACT // 2
 """Maximum delay, in ms: the sum of the clock and the delay must stay below `EXACT`."""
 
 MOST_KEYS: Final = 255
-"""Maximum number of a call's keys, of its forms, and of consecutive requests of one form: each is counted in one
-byte."""
+"""Maximum number of a call's keys, of its forms, and of consecutive requests of one form: one byte holds each of these
+numbers."""
 
 MOST_ARGUMENTS: Final = 8
 """Maximum number of arguments of a request with a form, including the command's name."""
@@ -62,8 +62,8 @@ class Form:
         of_own: whether the server lacks this form, so that requests are replaced whether or not their keys are covered.
         scored: whether the argument after the key must be a number, because any other may be an option.
         alike: letters of the forms that one call may mix with this one.
-        alone: an argument for the script for just one request: the unit, the positions of the members, or the words
-            that follow the delay.
+        alone: one argument for the script that runs a single request: the unit, the positions of the members, or what
+            follows the delay in that argument.
     """
 
     text: bytes
@@ -321,7 +321,7 @@ def script_for(forms: Sequence[Form], *, transaction: bool = False) -> tuple[str
         return None if first.does == "q" else (first.alike, _for_any(first.terms))
     if transaction:
         takes = [form.terms for form in forms if form.terms.takes_memory]
-        # While the server refuses writes it still queues reads, so the refusal of one call cannot stand for both.
+        # While the server refuses writes it still queues reads, so one refused call cannot give the replies to both.
         return (MIXED, _for_any(takes[0])) if takes and not any(form.reads for form in forms) else None
     return None if first.reads else (MIXED, _for_any(first.terms, mixed=True))
 

@@ -97,10 +97,10 @@ class Outgoing:
         return self._pinned_at == len(self._parts)
 
     def expect(self, reply: bytes, *, found: Callable[[], None] | None = None, fails: bool = False) -> bytes:
-        """Return a sign, for whose reply the client gets `reply`; `found` is called when the sign is answered.
+        """Return a sign. In place of its reply the client gets `reply`; `found` is called when the sign is answered.
 
         `fails`: whether the sign replaces a request that fails: then the sign is loud, and so aborts a transaction.
-        Only a loud sign may stand directly after CLIENT CACHING.
+        Only a loud sign may come directly after CLIENT CACHING.
         """
         assert fails or not self._is_pinned
         self._mark_front()
@@ -108,14 +108,15 @@ class Outgoing:
         return replies.expect(reply, found=found, silent=replies.echoes and not fails)
 
     def wish(self, wish: Wish, request: Request, *, caching: bytes = b"") -> None:
-        """Send ON instead of the client's CLIENT REPLY, and apply the wish when the server accepts the ON. Not in a
-        transaction.
+        """Send ON instead of the client's CLIENT REPLY, and apply the wish when the server accepts the ON.
+
+        Do not call this in a transaction.
 
         Args:
             wish: which replies the client wants.
             request: the request.
-            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels the CACHING,
-                so send that again.
+            caching: the CLIENT CACHING that applies to the next request; empty for none. The sign cancels that
+                CLIENT CACHING, so it is sent again.
         """
         self._pinned_at = -1
         self.loss.expect_wish(len(self._parts))
@@ -164,12 +165,12 @@ class Outgoing:
         free: Collection[int] = (),
         counts: bool = False,
     ) -> None:
-        """Send one call instead of `count` requests of the client. Not in a transaction.
+        """Send one call instead of `count` requests of the client. Do not call this in a transaction.
 
         Args:
             call: the call.
             count: how many requests it replaces.
-            took_long: called with the number of a key if the reply names one.
+            took_long: called with the number of the key that took the script a long time, if the reply names one.
             transaction: whether MULTI and EXEC around these requests are replaced too.
             free: the positions of a transaction's requests that take no memory.
             counts: whether there may be counters among the replies.
@@ -199,7 +200,10 @@ class Outgoing:
         return standing.transaction is None and standing.askable and not unsure
 
     def replace_count(self, request: Request, instead: bytes) -> None:
-        """Send something else instead of a request, and turn its status reply into an integer. Only if `amends`."""
+        """Send something else instead of a request, and turn its status reply into an integer.
+
+        Call only if `amends`.
+        """
         self.append(self._standing.replies_for_own().open(Integer()))
         self.replace(request, instead)
 
@@ -262,12 +266,12 @@ class Outgoing:
         return True
 
     def queue_together(self, call: bytes, count: int, took_long: Callable[[int], None], *, guard: bytes | None) -> None:
-        """Queue one call instead of `count` requests of the client. Only if `can_put_aside`.
+        """Queue one call instead of `count` requests of the client. Call only if `can_put_aside`.
 
         Args:
             call: the call.
             count: how many requests it replaces.
-            took_long: called with the number of a key if the reply names one.
+            took_long: called with the number of the key that took the script a long time, if the reply names one.
             guard: a request to put in front, which the server refuses if it would refuse the client's requests; None
                 if the server refuses the call itself in the same cases.
         """

@@ -100,7 +100,8 @@ def frequent_requests(never: bytes) -> re.Pattern[bytes]:
 
 @cache
 def frequent_reads(never: bytes) -> re.Pattern[bytes]:
-    """Return a pattern for short reads of one key that can be sent twice and, without line ends, are easy to count."""
+    """Return a pattern for short reads of one key that can be sent twice, without line ends in their arguments: such
+    reads are easy to count."""
     names = sorted(OF_ONE_KEY & PURE, key=lambda name: (len(name), name))
     spelled = (name for name in names if name != name.title())
     return requests_pattern(spelled, never, longest=_LONGEST_READ, lines=False)
@@ -227,7 +228,7 @@ _READ_TOGETHER: Final = frozenset((b"TTL", b"PTTL"))
 
 
 def _joint_heads(names: Iterable[bytes]) -> dict[bytes, Shared]:
-    """Map the beginnings of the requests that may go jointly, for some commands, to their shared connections."""
+    """Return the beginnings of some commands' requests that may go jointly, each with its shared connection."""
     heads = {}
     for name in names:
         kind = Shared.JOINT_READS if name in _READ_TOGETHER else Shared.JOINT_WRITES

@@ -45,7 +45,7 @@ class Question:
         again: whether to judge the request again afterwards.
         login: whether to wait only for proof that the client has logged in.
         leftover: keys that are about to move: remove their shadows first if the keys themselves are gone.
-        arrivals: keys that are about to arrive from another node: remove deadlines or copies here first.
+        arrivals: keys that are about to arrive from another node: remove their old deadlines and copies here first.
     """
 
     covers: tuple[bytes, ...] = ()

@@ -97,7 +97,8 @@ _NAMES_IN: Final[dict[Concern, tuple[Concern, ...]]] = {
     Concern.EXPIRY: (Concern.LIFETIME, Concern.ANYTHING),
     Concern.ANYTHING: tuple(Concern),
 }
-"""Concern of a request → the concerns of earlier requests on the same keys whose repetition it would change."""
+"""Concern of a request → the concerns of earlier requests on the same keys for which the request must wait: if one of
+those were sent again after it, a reply or the effect might differ."""
 
 Named = dict[Concern, set[bytes]]
 """The names in guarded requests, by the concern of the request."""
@@ -377,9 +378,9 @@ class Reads:
         return True
 
     def _settling(self, requests: Sequence[list[bytes]], keys: set[bytes]) -> bytes:
-        """Return the bytes of a chunk, with the script that removes due members first instead of EXPIRE.
+        """Return the bytes of a chunk, with each EXPIRE of `keys` replaced by a script that removes due members first.
 
-        An EXPIRE that ran while a member was due would have counted a key that no longer existed.
+        Otherwise EXPIRE would return 1 for a key whose members are all due, as if the key still existed.
         """
         calls, parts = self._ground.rewriter.calls, list[bytes]()
         for request in requests:
@@ -445,7 +446,7 @@ class Reads:
         repeat, end = partial(self._repeat_first, batch), partial(self._end, batch.size, batch)
         return Guard(asked, count, batch.matters, self._ground.now, repeat, end, self, self._outlook.hear)
 
-    # As `Line`.
+    # The methods of `Line` (proxy/wire/guard.py).
 
     @property
     def tally(self) -> Tally:

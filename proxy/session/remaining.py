@@ -76,7 +76,7 @@ class Remaining:
         return self._standing.replies_for_own().enclose(sent, hear, replies=3 if ask else 2)
 
     def _concerns(self, command: Command, request: Request) -> bool:
-        """Return whether this class answers a request. Not within a transaction, where the server cannot be queried."""
+        """Return whether this class answers a request: none in a transaction, where the server cannot be queried."""
         standing = self._standing
         return (
             command.effect is Effect.LIFETIME

@@ -31,7 +31,8 @@ _KEPT: Final = 1024 * 1024
 """Maximum size of the cache of requests for all connections, in bytes."""
 
 _LARGEST_KEPT: Final = 16 * 1024
-"""Maximum size of both forms of a cached script, in bytes. Longer scripts take more time to send than to encode."""
+"""Maximum size of the two calls that are cached for a front, in bytes. Longer ones take more time to send than to
+encode."""
 
 
 class Removals:

@@ -67,7 +67,7 @@ class Users:
     """The known permissions of the server's users, updated by `expiry.users`.
 
     Attributes:
-        unlimited: whether every user may run every command on every key, so that no user must be checked.
+        unlimited: whether every user may run every command on every key, so that no user needs to be checked.
         by_database: whether a user's permissions depend on the database (Valkey 9.1).
         names: the users in the last reply to ACL LIST.
         barred: users who certainly may not run scripts, so that they need no check.
@@ -176,7 +176,7 @@ class Rights:
         return not (self.unsure(now) or self.by_state or self.limited or self.confinement)
 
     def ask(self, replies: ReplySubstitution, now: float, terms: Terms) -> bytes:
-        """Return the requests that query the permissions; they are known once `replies` has nothing outstanding.
+        """Return the requests that query the permissions; the result is known once `replies` has nothing outstanding.
 
         Args:
             replies: the replies of this connection.

@@ -107,8 +107,8 @@ class ScriptCalls:
     def length_in_slot(self, keys: list[bytes]) -> int:
         """Return how many of the given keys, counted from the first, one script call may name.
 
-        While a slot moves, a cluster node has only some of the slot's keys. It refuses a call as a whole if that names
-        others.
+        While a slot moves, a cluster node has only some of the slot's keys, and refuses every call that names one of
+        the others.
         """
         names, first = self._names, keys[0]
         if names.slots is None:
@@ -153,9 +153,10 @@ class ScriptCalls:
         return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
 
     def settled(self, arguments: Sequence[bytes], request: bytes) -> bytes:
-        """Return the script call that removes due members of a request's key, its first argument, and then runs it.
+        """Return the script call that removes due members of a request's key (its first argument) and runs the request.
 
-        It has the text: the client would see the error if the server had forgotten the script behind a digest.
+        The call contains the script's text: if it had a digest and the server had forgotten the script, the client
+        would see the error.
 
         Args:
             arguments: the request; not for a cluster node.

@@ -117,7 +117,7 @@ class Session:
 
     @property
     def unfinished(self) -> bool:
-        """Whether `go_on` has received requests to judge."""
+        """Whether there are received requests for `go_on` to judge."""
         return self.intake.unfinished
 
     @property
@@ -317,7 +317,7 @@ class Session:
         return self._take_out() + self.replies.expect(b"", by_greeting=greets)
 
     def ask_who(self, hear: Callable[[Identity | None], None]) -> bytes | None:
-        """Return the request for this connection's identity, which follows everything sent so far.
+        """Return the request for this connection's identity, to be sent after everything so far.
 
         Args:
             hear: called with the identity after all earlier replies; with None if the client cannot use shared

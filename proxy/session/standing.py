@@ -104,7 +104,7 @@ class Subscriptions:
         """Note a request that subscribes or unsubscribes.
 
         Args:
-            name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or one of these with UN.
+            name: SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, or one of these with UN in front.
             channels: the arguments; none to end all subscriptions of that kind.
         """
         self.begun = True
@@ -200,7 +200,7 @@ class Standing:
 
     @property
     def must_greet(self) -> bool:
-        """Whether signs outside a transaction must be a HELLO, because the server may not answer anything else."""
+        """Whether each sign outside a transaction must be a HELLO, because the server may answer nothing else."""
         return self.login in _UNSURE and self.greets
 
     @property

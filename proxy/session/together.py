@@ -247,7 +247,7 @@ class Together:
         """Return whether there are enough requests and the first ones may go together, without the cost of parsing the
         whole piece.
 
-        If part of an argument looks like the beginning of a request, the result may be False without need.
+        If part of an argument looks like the beginning of a request, the result may be needlessly False.
         """
         position = begin
         for place in range(LEAST):

@@ -93,7 +93,7 @@ class Transaction:
 
     @property
     def follows_writes(self) -> bool:
-        """Whether the last request, if it writes, follows another that writes and so may remove members."""
+        """Whether the last request, if it is a write, follows another write, which may remove members."""
         return self._writes > 1
 
     def queue(

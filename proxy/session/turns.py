@@ -17,7 +17,7 @@ STRANGERS_BYTES: Final = 16 * 1024
 
 _FEWEST: Final = 16
 _LEAST: Final = 8 * 1024
-"""The lower bounds of the limits: to switch to another connection takes as long as several requests."""
+"""The lower bounds of the limits: switching to another connection takes as long as several requests."""
 
 
 class Turns:

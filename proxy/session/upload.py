@@ -45,8 +45,10 @@ class Upload:
         self._signed: list[Stream] = []  # uploads sent whole; signs will show that they have run
 
     def begin(self, command: Command, request: Request) -> None:
-        """Note that the head of a request is forwarded unchanged. Not within a transaction, whose keys are checked
-        before EXEC."""
+        """Note that the head of a request is forwarded unchanged.
+
+        Do not call this in a transaction: its keys are checked before EXEC.
+        """
         standing = self._standing
         keys = command.keys(request.arguments) or []
         # No script removes due members for a user who may run none.

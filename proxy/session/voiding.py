@@ -23,7 +23,7 @@ Absent: TypeAlias = Sequence[tuple[bytes, tuple[bytes, ...] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Voiding:
-    """One script call, to be repeated while its result gives a place to go on from.
+    """One script call, to be repeated as long as it returns a place at which to continue.
 
     Attributes:
         keys: KEYS of the script.
@@ -36,7 +36,7 @@ class Voiding:
     rest: list[bytes]
 
     def arguments(self, place: Sequence[bytes | int]) -> list[bytes]:
-        """Return ARGV to go on at the place that the last call returned; an empty place to begin."""
+        """Return the ARGV of a call that continues at the place that the last one returned; an empty place to begin."""
         where = [word if isinstance(word, bytes) else b"%d" % word for word in place or (1, 1, 0)]
         return [b"%d" % ROOM, b"%d" % self.tentative, *where, *self.rest]
 
