@@ -77,7 +77,7 @@ class Alarm:
 
         Args:
             earliest: the earliest deadline that the server has reported since `begin_watch`, in Unix ms.
-            now: the server's clock at that report, in Unix ms; ignore deadlines set here that are earlier.
+            now: the server's clock at that report, in Unix ms; deadlines noted by `set` that are earlier are ignored.
             wake: wakes the sweeper.
         """
         since = time.monotonic() - LASTING_SECONDS

@@ -12,14 +12,17 @@ LASTING_MS: Final = 10.0
 """How long a removal counts, in ms. It must be short: another connection may set a short deadline meanwhile."""
 
 AHEAD_MS: Final = 0.5
-"""The engine waits for a deadline that is closer than this, in ms: a request sent now may run after that."""
+"""The engine waits for a deadline that is closer than this, in ms: a request sent now may run after the deadline."""
 
 
 class Clearance:
-    """Key → when due members were last removed, and the earliest deadline left then. The key None stands for all keys
-    of all databases. All times are by the server's clock, in Unix ms."""
+    """Remembers for `LASTING_MS` which keys the engine has removed due members from.
+
+    The key None stands for all keys of all databases. All times are by the server's clock, in Unix ms.
+    """
 
     def __init__(self) -> None:
+        # Key → when due members were last removed, and the earliest deadline left then.
         self._looked: dict[bytes | None, tuple[float, float]] = {}
         self._oldest = 0.0
 

@@ -19,11 +19,13 @@ from proxy.coverage.clearance import Clearance
 from proxy.coverage.prefixes import MOST, merged, prefix_of
 
 DATABASES: Final = frozenset(range(1024))
-"""The databases that a client's request can add. Those that the server does not have are dropped later."""
+"""The databases that a client's request can add to `Coverage.databases`. Those that the server does not have are
+dropped later."""
 
 _WHOLE: Final = b"!"
 _PREFIX: Final = b"="
-"""First bytes of entries, in messages and in the server's list: of a whole name, and of a prefix."""
+"""The first byte of an entry, in messages and in the server's list: `_WHOLE` in front of a whole name, `_PREFIX` in
+front of a prefix."""
 
 
 def lease_clock() -> float:
@@ -56,7 +58,7 @@ class Scope(NamedTuple):
         return key.startswith(self.prefixes) or key in self.whole
 
     def among(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return the keys, among some, that might have members with deadlines, each once."""
+        """Return those of the keys that might have had members with deadlines, each once."""
         found, (blind, prefixes, whole) = dict.fromkeys(keys), self
         return list(found) if blind else [key for key in found if key.startswith(prefixes) or key in whole]
 

@@ -10,7 +10,7 @@ import math
 
 
 class SlotOrder:
-    """Slot → earliest deadline of its index, in Unix ms."""
+    """Keeps the earliest deadline of each slot's index, in Unix ms, and finds the slots whose deadline has passed."""
 
     def __init__(self) -> None:
         self._deadlines: dict[int, float] = {}

@@ -28,7 +28,7 @@ from proxy.upstream.words import answers_ping
 log = structlog.get_logger("proxy.proxies")
 
 PUSHED: Final = object()
-"""The result of handlers of pushes, because redis-py would take None for a timeout."""
+"""What handlers of pushes return: redis-py would take None for a timeout."""
 
 _AHEAD_SECONDS: Final = 0.3
 """How much earlier than necessary a lease may be renewed, to save the process a wake-up."""

@@ -15,9 +15,9 @@ reply proves that everything published earlier has been received.
   welcomed it or certainly lost its lease. Before the welcome, the others send it the keys that may still get deadlines
   without an announcement. On a new connection a full lease must pass, too: another proxy may believe that it is alone,
   because it has not noticed yet that its own connection was cut.
-- A proxy that has been silent for two leases is not waited for until it joins again. Its trust ends in the first lease,
-  unless it receives the announcement. The second lease is for a request that it sent earlier, whose reply has prolonged
-  its trust.
+- After a proxy has been silent for two leases, the others stop waiting for it until it joins again. Its trust ends in
+  the first lease, unless it receives the announcement. The second lease is for a request that it sent earlier, whose
+  reply has prolonged its trust.
 
 The protocol assumes that the last bytes of a dying proxy reach the server before its lease runs out. It also assumes
 that a proxy is alone if it starts and finds no other proxy connected.

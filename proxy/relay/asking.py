@@ -40,7 +40,7 @@ class Asker(Protocol):
         """Whether the answer still matters."""
 
     def ask_for_sign(self) -> bool:
-        """Send a sign, to learn when everything sent has been answered; return False if nothing is to be awaited."""
+        """Send a sign, to learn when everything sent has been answered; return False if no more replies will come."""
 
     def regulate(self) -> None:
         """Update flow control: replies are awaited now, or no longer."""

@@ -80,11 +80,11 @@ class ClientConnection(asyncio.Protocol):
         self._course = Course()
         self._transport: asyncio.Transport
         self._connecting: asyncio.Task[None] | None = None
-        self._conversation: Conversation | None = None  # None before a server is connected, and after replies matter
+        self._conversation: Conversation | None = None  # None until a server is connected, and at the end
         self._pipeline: Pipeline | None = None
         self._early = b""  # bytes received before the server was connected
         self._holding = Holding(surroundings.held)
-        self._server_is_reading = False  # the server has not yet read everything that was sent
+        self._server_is_reading = False  # after the conversation: whether the server may still read what was sent
         self._made = False
         self._first = First.AWAITED
         self._finishes_after_first = False  # close once the first request has been answered
@@ -131,7 +131,8 @@ class ClientConnection(asyncio.Protocol):
             self._keep(data)
 
     def _keep(self, data: bytes) -> None:
-        """Buffer bytes until the server is connected. More can come: the loop reads once more before it pauses."""
+        """Buffer bytes until the server is connected. This may be called again: the loop may read once more
+        before it pauses."""
         self._early += data
         if not self._holding.account(len(self._early), 0, nothing):
             line = reasons.no_room(self._surroundings.metrics, self._surroundings.held, self._holding.bytes, self.who)

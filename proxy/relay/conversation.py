@@ -35,8 +35,8 @@ from proxy.session.session import Session
 from proxy.session.streams import LONG
 
 LARGE: Final = 32 * 1024
-"""After a chunk of this size, other clients are served before this client is read again. Otherwise the loop reads
-many times in a row from a client that sends without pause, and judging takes longer than forwarding."""
+"""After a chunk of this size, other clients are served before the proxy reads from this client again. Otherwise the
+loop reads many times in a row from a client that sends without pause, and others wait while its chunks are judged."""
 
 
 class Surroundings(asking.Engine, Protocol):
@@ -162,7 +162,7 @@ class Conversation:
                     lengthen()
             elif (out := session.guard(data, now())) is not None:
                 if len(data) >= LARGE:
-                    pass_on(lambda: out)  # also counts the bytes of this chunk that are kept
+                    pass_on(lambda: out)  # this also counts the bytes of the chunk that the session keeps
                     return
                 upstream.substitute(session.replies)
                 send(out)
@@ -365,7 +365,7 @@ class Conversation:
             self._outbound.send(session.read_again(late, self._surroundings.now()))
 
     def _refuse_at_once(self) -> None:
-        """Turn the client away at once: its buffered replies wait for an earlier one, and more would be added."""
+        """Turn the client away without waiting for more replies: they too would be buffered, behind an earlier one."""
         line = self._no_room()
         if self._course.state is State.ORPHANED:
             self._client.close()
@@ -433,7 +433,8 @@ class Conversation:
     def cut_short(self) -> bool:
         """Drop the requests that wait, and close when those that were sent have been answered.
 
-        Otherwise a request that waits now could be running when time is up and the connection is closed.
+        Otherwise a request that waits now could still be running when `shutdown_timeout` ends and the proxy closes the
+        connection.
 
         Returns:
             Whether any request was dropped.
@@ -442,7 +443,7 @@ class Conversation:
             return False
         drops = self.has_left_something
         if self._sharing is not None and self._sharing.away:
-            self._sharing.kept = b""  # with the reply the client returns to its own connection, which then ends
+            self._sharing.kept = b""  # after the reply the client returns to its own connection, which then ends
             self._flow.account()
         else:
             self._ending.turn_away(b"")

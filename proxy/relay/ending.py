@@ -108,8 +108,9 @@ class Ending:
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
         # On a half close the server discards unsent replies. If a reply that the client wants may be queued behind
-        # unwanted ones, wait for a sign first: after all requests, or before a request that blocks. So too if requests
-        # were held or got scripts in front of them: then the half close comes at another moment than the client's.
+        # unwanted ones, wait for a sign first: after all requests, or before a request that blocks. Also wait if
+        # requests were held or got scripts in front of them: without the proxy the server would have read the half
+        # close at another moment.
         differs = self._was_held or session.replies.outstanding
         defers = halves and (session.loss.is_possible or (differs and not session.may_block))
         sign = session.drain() if defers or not (halves or waits) else None
@@ -135,7 +136,7 @@ class Ending:
 
     @property
     def may_probe(self) -> bool:
-        """Whether a probe can still be sent: the client has closed its side, but the half close waits for a sign."""
+        """Whether a probe (a loud sign) can still be sent: the client has closed its side, but its half close waits."""
         return self._course.state is State.ENDED and self.untold and not self._upstream.ended_beneath
 
     def end_refused(self) -> None:

@@ -76,7 +76,9 @@ def left_unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
 
 @contextmanager
 def socket_of(transport: asyncio.BaseTransport) -> Iterator[socket.socket]:
-    """Yield a connection's socket for operations that the loop lacks. This opens no file: the limit may be reached.
+    """Yield a connection's socket for operations that the loop lacks.
+
+    It uses the existing file descriptor: the process may have reached its limit of open files.
 
     Raises:
         OSError: the socket is closed.

@@ -14,8 +14,8 @@ from typing import Final
 from redis.exceptions import RedisError, ResponseError
 
 REST_SECONDS: Final = 1 / 16_000_000
-"""How long to wait before the next list, per byte of the last one. Making a list takes the server a twentieth of that
-time: some ms for thousands of clients, while others wait."""
+"""How long to wait before the next CLIENT LIST, in seconds per byte of the last reply. The server needs a twentieth of
+that time to make the list, some ms for thousands of clients, and serves nobody meanwhile."""
 
 REFUSED_SECONDS: Final = 60.0
 """How long to send no more queries after the server has refused one."""

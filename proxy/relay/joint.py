@@ -248,7 +248,7 @@ class Joint:
         return pieces
 
     def _send_text(self, *, for_good: bool) -> None:
-        """Send the call again, which has not run, with the script's text."""
+        """Send the call again with the script's text: it has not run."""
         self._by_digest = False
         self._lane.lack_script(self._call.script, for_good=for_good)
         if self._lane.state is not State.OPEN:
@@ -259,9 +259,9 @@ class Joint:
 
     def _send_each(self) -> None:
         """Send each client's requests as a separate call: none has run, and perhaps only one client names a key that
-        their user may not access.
+        the clients' common user may not access.
 
-        Requests are given back only if that is not possible: a client that has gone meanwhile could not send them.
+        Do not simply give the requests back: a client that has gone meanwhile could not send its own again.
         """
         ports, self._left = self._left, []
         for port in ports:

@@ -166,7 +166,7 @@ class Lane(Droppable):
         """Send requests, one for each port."""
         self._transport.write(data)  # before the next line: if writing fails, no reply will come
         self._ports.extend(ports)
-        self._unheard += len(ports)  # `_distribute` may call this: its chunk has no replies to these
+        self._unheard += len(ports)  # also while `_distribute` runs: its chunk has no replies to these
 
     def has_come(self, count: int) -> bool:
         """Return whether the next `count` replies are completely in the chunk that is being distributed."""

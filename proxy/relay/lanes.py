@@ -40,8 +40,8 @@ AGAIN_SECONDS: Final = 1.0
 """Minimum time between two attempts to open a lane of a group."""
 
 REFUSED_SECONDS: Final = 60.0
-"""How long not to try again after the server has refused a lane, usually because the lane is logged in as another
-user."""
+"""How long not to try again after the server has refused a lane, usually because the proxy's login makes it another
+user than its clients."""
 
 TICK_SECONDS: Final = 0.1
 """How often to check the lanes. A lane is held up if replies are outstanding and none arrives for this long."""
@@ -50,7 +50,8 @@ MOST_WOKEN: Final = 1000
 """Maximum number of clients to wake per check: each takes some µs, while other clients wait."""
 
 MOST_GROUPS: Final = 32
-"""Maximum number of kinds of lanes, by user, database and protocol. Other clients use their own connections."""
+"""Maximum number of groups of lanes, two for each user, database and protocol. Other clients use their own
+connections."""
 
 SPARSE: Final = 1.75
 """If batches are worth less than this on average (see `COVERED_WORTH`), sharing does not pay: it saves no work for the
@@ -112,7 +113,7 @@ class Lanes:
         credentials: the proxy's own login.
         traffic: counts bytes.
         metrics: the metrics to update.
-        after: how many small requests in a row a client sends before the server is queried for its identity.
+        after: how many small requests in a row a client sends before the server is queried for the client's identity.
     """
 
     def __init__(
@@ -181,10 +182,10 @@ class Lanes:
 
     @property
     def anybody_leaves(self) -> bool:
-        """Whether the server may not have read such a half close yet.
+        """Whether there may be a half close (see `note_leaver`) that the server has not read yet.
 
-        A shared write could overtake it there: the server reads connections in the order in which the first bytes came,
-        and those of a lane may have come before. So writes then go over the clients' own connections.
+        A shared write could overtake it: the server reads connections in the order in which their first unread bytes
+        came, and a lane's may have come before the half close. So writes then go over the clients' own connections.
         """
         return any(not upstream.lost for upstream in self._leavers)
 
@@ -203,7 +204,8 @@ class Lanes:
         Args:
             seconds: the time; only few different values are in use.
             sharer: the client.
-            together: whether to wake all clients with this wait at once, each up to half of that time earlier or later.
+            together: whether to wake all clients with the same `seconds` at the same moment; a client then waits for
+                half to one and a half times as long.
         """
         now = asyncio.get_running_loop().time()
         alarms = self._alarms.setdefault(seconds, {})
@@ -223,7 +225,7 @@ class Lanes:
                 if since + seconds > now:
                     break
                 if alarms.pop(sharer, None) is None:
-                    continue  # waking another client has ended this one
+                    continue  # waking another client has cancelled this one's alarm
                 try:
                     sharer.wake()
                 except Exception as error:  # noqa: BLE001 - one client's defect is not another's
@@ -410,7 +412,7 @@ class Group:
         return True
 
     def take_guarded(self, port: Port, request: bytes) -> bool:
-        """Like `take`, for a read of a covered key, which is its first argument."""
+        """Like `take`, for a read of a covered key; the key must be the request's first argument."""
         if not self.take(port, request):
             return False
         self._guarded[port] = request
@@ -418,7 +420,7 @@ class Group:
 
     def flush(self) -> list[Port]:
         """Send the accepted requests; return the ports of those that cannot be sent, because the lane is lost, the
-        proxy has become blind, a client that blocked is leaving, or a joint call cannot take them."""
+        proxy has become blind, a half close is under way (`anybody_leaves`), or a joint call cannot take them."""
         ports, requests, lane = self._ports, self._requests, self._lane
         guarded, self._guarded = self._guarded, {}
         joint, self._joint = self._joint, []

@@ -27,8 +27,8 @@ PATIENT_LOOKS: Final = 3000
 be resent: 60 s. (For a slow reader the system takes more data only now and then.)"""
 
 IMPATIENT_LOOKS: Final = 250
-"""The same limit on a connection whose requests must not run twice: 5 s. There it also limits, during one reply, all
-checks at which others wait, even if the client reads."""
+"""The same limit on a connection whose requests must not run twice: 5 s. There it is also the limit for the total
+number of checks, during one reply, at which other clients wait, even if this client reads."""
 
 
 class Host(Protocol):

@@ -24,8 +24,8 @@ from proxy.session.plain import SMALL
 from proxy.session.session import Session
 
 ANEW_SECONDS: Final = 3.0
-"""How long a client shares before its next request goes over its own connection, and its identity is checked again. So
-a server that closes idle connections (`timeout`) does not close an active client's."""
+"""How long a client shares before its next request goes over its own connection, and its identity is checked again.
+Without this, a server that closes idle connections (`timeout`) would close the own connection of an active client."""
 
 TOUCH_SECONDS: Final = 0.25
 """How long to wait, after `ANEW_SECONDS`, for the client's next request before the proxy sends one of its own."""
@@ -276,8 +276,8 @@ class Sharing:
         self._lanes.wake_after(DOZE_SECONDS, self)
 
     def _ask(self) -> None:
-        """Query the server for the identity, right after the client's request. The answer comes right behind the
-        reply. If the client waits for the reply, nothing is under way then."""
+        """Query the server for the client's identity, right after the client's request, so that the answer comes right
+        behind the reply. If the client sends no other request before the answer, nothing is under way when it comes."""
         if self._session.user != self._lanes.credentials.user:
             self._doze()
             return

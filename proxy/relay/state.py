@@ -23,7 +23,7 @@ class State(Enum):
     ORPHANED = "the client has gone: what it sent before is still sent to the server"
     ENDED = "the client has sent its last request; replies still arrive"
     DRAINING = "no more requests are taken; those that were sent are being answered"
-    YIELDING = "like DRAINING, but no sign can follow the last request, which is given up"
+    YIELDING = "like DRAINING, but no sign can follow the last request: it was sent in part, or breaks the protocol"
     REFUSED = "a request was sent that makes the server close, after it has answered those before"
     FAREWELL = "the client was sent its last words, and has a moment to read them"
     CLOSED = "the client has gone"
@@ -59,8 +59,8 @@ TAKING: Final = (State.RELAYING, State.HELD)
 """States in which the client's requests are taken."""
 
 READING: Final = (State.RELAYING, State.FINISHING, *_LAST)
-"""States in which the client is read. Except in RELAYING, its bytes are dropped. Unread bytes would cause a reset,
-and a client that sends everything before it reads a reply would never read one."""
+"""States in which the proxy reads from the client. In all but RELAYING it drops what it reads: unread bytes would make
+the close a reset, and a client that sends everything before it reads a reply would never get to read."""
 
 SENDING: Final = (State.RELAYING, State.HELD, State.FINISHING, State.ORPHANED)
 """States in which requests of the client can still be sent to the server."""

@@ -21,7 +21,7 @@ FIRST_LOOK_SECONDS: Final = 0.02
 """How long to wait before a disconnected client is checked again; doubled each time, up to `LOOK_SECONDS`."""
 
 PATIENT_SECONDS: Final = 30.0
-"""How long the server may be silent to a disconnected client without a blocking request, while it answers others:
+"""How long a server that answers others may send nothing to a disconnected client if no request of the client blocks:
 CLIENT PAUSE may be on."""
 
 LONGEST_SECONDS: Final = 120.0
@@ -45,7 +45,7 @@ class Host(Protocol):
 
     @property
     def awaits(self) -> bool:
-        """Whether something of the client waits for replies without a time limit."""
+        """Whether the client's requests, or its half close, wait for replies without a time limit."""
 
     def has_gone(self) -> bool:
         """Return whether the client has closed its side."""

@@ -105,7 +105,7 @@ class Waiting:
 
     @property
     def awaits(self) -> bool:
-        """Whether something of the client waits for replies without a time limit."""
+        """Whether the client's requests, or its half close, wait for replies without a time limit."""
         state, ended = self._course.state, self._course.input_ended
         if state in OVER or self._upstream.closing:
             return False
@@ -124,7 +124,8 @@ class Waiting:
         return await self._inspect(self._upstream.near_end)
 
     def note_silence(self, *, silent: bool) -> None:
-        """While the server is silent, read from a client that is held up: its end shows only behind its bytes."""
+        """While the server is silent, read on from a client that is held up: only after its last bytes does the loop
+        notice that it has disconnected."""
         self._flow.reads_on = silent and self._flow.is_held_up
         self._flow.regulate()
 

@@ -28,10 +28,10 @@ class Whose(Enum):
     """The owner of a queued request."""
 
     CLIENT = "the client's: it gets the reply"
-    ASIDE = "the proxy's own: the client gets nothing of it, but the error with which it was refused in place of QUEUED"
-    TOGETHER = "several of the client's, as one call: it gets as many replies, the last ones from the call's"
-    AMENDED = "the client's: within EXEC's reply it gets what the proxy makes of the reply"
-    EXEC = "the client's EXEC: its reply without the elements that answer the proxy's own"
+    ASIDE = "the proxy's own: its reply is dropped; if it was refused, the client's next request gets the error"
+    TOGETHER = "several of the client's, as one call: the proxy makes a reply to each from the reply to the call"
+    AMENDED = "the client's: a function of the proxy amends the reply to it, which is an element of EXEC's reply"
+    EXEC = "the client's EXEC: the elements of its reply that answer the proxy's own requests are dropped"
 
 
 class Call(NamedTuple):
@@ -128,7 +128,8 @@ class Asides:
             ):
                 piece = run
             else:
-                # The part that prevents a run is near: take the next parts one by one, without trying a run at each.
+                # If there was no run, one of the next few parts prevents it: take these one by one, without looking for
+                # a run at each.
                 singly = (singly or LEAST) - 1
                 end = data.find(b"\r\n", position) + 2
                 if end < 2 and not self._long and len(data) - position <= LONGEST_LINE:

@@ -1,4 +1,4 @@
-"""Turn the reply to a call into the replies to the requests that it replaces.
+"""Turn the reply to a call into replies to the requests that the call replaces.
 
 Its tests: tests/test_together.py.
 

@@ -23,8 +23,8 @@ _BEGUN: Final = re.compile(rb"\*(?:[1-9][0-9]{0,3}\r?)?|\$(?:[1-9][0-9]{0,7}\r?|
 _HEADER: Final = re.compile(rb"\$(0|[1-9][0-9]{0,7})\r\n")
 
 _LEAST: Final = 5
-"""Lower bound for the size of a bulk string, in bytes. It bounds how many bulk strings a chunk can hold; only the last
-header of a chunk may announce more."""
+"""Lower bound for the size of a bulk string, in bytes: it limits how many bulk strings a chunk can hold. Only the last
+array header of a chunk may announce more than that."""
 
 
 def framed_end(chunk: bytes) -> int:

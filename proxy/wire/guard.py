@@ -93,7 +93,7 @@ class Line(Protocol):
 
     @property
     def tally(self) -> Tally:
-        """Counts what they take."""
+        """Counts the memory that they take."""
 
     @property
     def waits(self) -> bool:
@@ -151,7 +151,7 @@ class Guard:
         self._begun = False  # whether the current reply has begun
         self._late = False  # whether the current reply is late
         self._line = line
-        self._slot: Slot | None = None  # the place of the current reply, if that waits
+        self._slot: Slot | None = None  # the place of the current reply, if the reply waits
 
     def abandon(self) -> None:
         """Note that the replies will not come."""
@@ -230,7 +230,7 @@ class Guard:
         return framing.rest()
 
     def _begin(self, piece: bytes, passed: list[Piece], *, late: bool) -> bool:
-        """Give the current reply a place if it is late, or may be once it is passed on; return whether it has one."""
+        """Give the current reply a slot if it is late or may become late while it waits; return whether it has one."""
         matters = self._matters(self._place)
         if matters is None or not matters(piece):
             return False

@@ -1,6 +1,8 @@
-"""Turn a status of digits into an integer. Scripts return 64-bit integers so, because Lua's numbers have 53 bits.
+"""Turn a status reply of digits into an integer reply.
 
 Its tests: tests/test_together.py.
+
+Scripts return 64-bit integers as such a status, because Lua's numbers have only 53 bits.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 SLOT_SIZE: Final = 600
-"""About how many bytes a slot takes, with its part of what is kept to send the read again."""
+"""About how many bytes of memory a slot takes, including its share of what is kept to send the read again."""
 
 
 class Tally:
-    """Counts what a client's slots take.
+    """Counts the memory that a client's slots take.
 
     Attributes:
         size: about how many bytes.
@@ -26,23 +26,26 @@ class Tally:
 
 
 class Keeper(Protocol):
-    """Decides about replies that can become late while they wait behind other replies."""
+    """Decides whether replies have become late while they waited behind other replies."""
 
     def is_late(self) -> bool:
-        """Return whether its replies must not be passed on any more."""
+        """Return whether it is now too late to pass the replies on."""
 
     def repeat(self, place: int, slot: Slot) -> None:
-        """Have another reply come to a slot, because the one with this place among the replies is late."""
+        """Have a read sent again, because its reply is late; the new reply goes to the slot.
+
+        `place`: the place of the late reply among the keeper's replies.
+        """
 
     def passed(self) -> None:
-        """Note that one of the replies does not wait any more, also if it is late."""
+        """Note that one of the replies no longer waits: it was passed on, or was late and is dropped."""
 
 
 class Slot:
     """The place, in a client's stream, for a reply that the client gets later: it is still to come, or it waits.
 
     Args:
-        tally: counts what the client's slots take.
+        tally: counts the memory that the client's slots take.
 
     Attributes:
         done: whether the reply is complete.
@@ -62,7 +65,7 @@ class Slot:
         self.done = False
 
     def expect(self, keeper: Keeper, place: int = 0) -> None:
-        """Note that a reply begins which can become late while it waits behind other replies.
+        """Note the beginning of a reply that can become late while it waits behind other replies.
 
         Args:
             keeper: decides about it.
@@ -71,7 +74,7 @@ class Slot:
         self._keeper, self._place = keeper, place
 
     def forget(self) -> None:
-        """Drop the keeper, which refers to what refers to this slot."""
+        """Drop the reference to the keeper, which is part of a reference cycle."""
         self._keeper = None
 
     def put(self, part: bytes) -> None:
@@ -87,14 +90,15 @@ class Slot:
             self.done = True
             return
         keeper = self._keeper
-        assert keeper is not None  # only with one can a reply become late
+        assert keeper is not None  # without a keeper no reply becomes late
         self._stale = self.done = False
         self.forget()
         keeper.repeat(self._place, self)
         keeper.passed()
 
     def take(self) -> list[bytes]:
-        """Return and clear the kept bytes, now that the client has got all replies before; none of a late reply."""
+        """Return and clear the kept bytes, now that the client has got all earlier replies; return nothing of a late
+        reply."""
         parts, self._parts, keeper = self._parts, [], self._keeper
         self._count(0 if self.done else SLOT_SIZE)
         if self._begun or not (parts or self.done):
@@ -122,11 +126,11 @@ class Wish(Enum):
     ON = "the client wants all of them"
     OFF = "it wants none"
     SKIP = "it does not want the next one"
-    HEARD = "the next one has come, or will not"
-    RAN = "it wants all of them if the last reply was of a transaction that has run"
-    LISTENS = "nothing, but the next one is to a SUBSCRIBE, so that messages may come"
-    ANEW = "it wants all of them if the last reply was of a RESET"
-    BEGINS = "nothing, but the next one is to a MULTI: if that is refused, what is to be queued runs at once"
+    HEARD = "the reply that SKIP concerned has come, or will not: SKIP is over"
+    RAN = "it wants all of them if the last reply was to the EXEC of a transaction that has run"
+    LISTENS = "no change, but the next reply is to a SUBSCRIBE: from then on messages may come"
+    ANEW = "it wants all of them if the last reply was to a RESET"
+    BEGINS = "no change, but the next reply is to a MULTI: if it is refused, the requests behind it run at once"
 
 
 class Opening:

@@ -2,7 +2,7 @@
 
 Its tests: tests/test_proxy_protocol.py.
 
-`read` gets all bytes received so far. It finds the end of the header without any byte after it.
+`read` gets all bytes received so far. To find the end of the header, it needs no byte after the header.
 """
 
 from __future__ import annotations

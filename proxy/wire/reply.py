@@ -2,9 +2,9 @@
 
 Its tests: tests/test_signs.py.
 
-The reply to a sign holds a fresh random token. So it stands exactly at that request's place among the replies, and its
-text occurs nowhere else. A silent sign is an ECHO, and causes no error in the server's statistics. A loud sign is a
-command whose name is the token: it gets a reply in every state of server and connection.
+The reply to a sign holds a fresh random token. This text occurs nowhere else, so it marks the sign's exact place among
+the replies. A silent sign is an ECHO, and causes no error in the server's statistics. A loud sign is a command whose
+name is the token: it gets a reply in every state of server and connection.
 
 The server may refuse an ECHO, for example while a script keeps it busy. An error that looks like such a refusal is held
 back until the token comes, or that of a later loud sign. Then the refusal is identified, and treated as the reply to
@@ -129,7 +129,7 @@ class ReplySubstitution:
         outstanding: whether any of these replies is still to come.
         trailed: whether bytes have come after the last replaced reply, in the same chunk.
         comes_last: the number of the last sign that has come, while only pushes have come after it; otherwise -1.
-        tally: counts what the replies take that wait for another.
+        tally: counts the memory that the client's slots take.
         silence: drops the replies that the client does not want.
         echoes: whether the server will probably reply to an ECHO now: then signs are silent.
         hides_commands: whether the server may hide, before a login, that it does not know a command.
@@ -158,7 +158,7 @@ class ReplySubstitution:
         self._slots: deque[Slot] = deque()  # the slots in `_waiting`
         self._silent: set[bytes] = set()  # tokens of silent signs
         self._within: dict[bytes, int] = {}  # token in front of replies taken aside → their number
-        self._awaited = 0  # number of replies taken aside after the last sign
+        self._awaited = 0  # number of replies to take aside after the last sign that has come
         self._is_held_back = False  # whether a silent sign may have been refused
         self._doubt: bytearray | None = None  # the bytes held back, beginning with a line that may refuse a sign
         self._doubt_searched = 0  # how many bytes of `_doubt` are known to contain no sign
@@ -229,7 +229,7 @@ class ReplySubstitution:
                 `reply` is empty.
 
         Returns:
-            The request to send. For a loud sign that is a HELLO, or a command that the server does not know and that
+            The request to send. A loud sign is a HELLO, or a command that the server does not know; such a command
             aborts an open transaction.
         """
         token = _token()
@@ -461,7 +461,7 @@ class ReplySubstitution:
         If the stream has `ended`, no sign follows, and the last requests may be unanswered.
 
         Some of the errors that look like refusals are refusals. It does not matter which, if all these errors are equal
-        and adjacent. If the reply after a sign is needed, they must also come last.
+        and adjacent. If the reply after a sign is needed, no other reply may follow these errors either.
         """
         tokens = [token for token, _ in islice(self._expected, count)]
         refused = [token for token in tokens if token in self._silent]

@@ -30,7 +30,8 @@ JOINED: Final = 256 * 1024
 """How many bytes to join to the buffer at a time, so that other clients do not wait."""
 
 COPIED: Final = 64 * 1024
-"""When more bytes of a request arrive, at most this many earlier ones are copied, or as many as arrive if more."""
+"""When more bytes of a request arrive, this limits how many earlier ones are copied; if more than this arrive, as many
+as arrive may be copied."""
 
 _STAR = 0x2A
 BLANK_LINES: Final = 50
@@ -84,7 +85,7 @@ class Request:
     Attributes:
         kind: whether this is a whole request, or which part of one.
         arguments: its arguments, the command's name first. Empty for an empty request, a body and broken bytes.
-        raw: the bytes that the client sent; but a line of blanks, which servers read differently, is replaced.
+        raw: the bytes that the client sent, except that a line of blanks, which servers read differently, is replaced.
         count: the total number of its arguments.
         header: how many bytes at the start of `raw` are the line with the count; 0 for an inline request.
         odd: whether a line does not end in CRLF; newer servers then close the connection.

@@ -30,8 +30,8 @@ _DONE: Final = b"+OK\r\n"
 _RESET: Final = b"+RESET\r\n"
 _OF_THE_LAST: Final = len(_RESET)
 _ANSWERS: Final = (_DONE, b"-")
-"""How the reply to a wish begins. Messages to a RESP2 subscriber, or lines of MONITOR, may precede it; they begin
-otherwise."""
+"""How the reply to a wish begins. Messages to a RESP2 subscriber, or lines of MONITOR, may precede it; these begin
+differently."""
 
 _BY_THE_LAST: Final = {
     Wish.RAN: (re.compile(rb"\*[0-9]").match, _DONE),
