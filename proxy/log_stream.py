@@ -17,7 +17,9 @@ AT_ONCE: Final = 4096
 
 
 class Patient:
-    """Writes lines to a stream whose reader may have stalled. An ordinary write to a full pipe would block.
+    """Writes lines to a stream whose reader may have stalled, and drops those for which there is no room.
+
+    An ordinary write to a full pipe would block.
 
     Args:
         stream: the stream.

@@ -283,7 +283,10 @@ class Server:
         return self._underway.until_run(pipelines) if pipelines else None
 
     def _say_first(self) -> None:
-        """Announce all covered prefixes again, so that other proxies look for deadlines even if this proxy ends."""
+        """Announce all covered prefixes again, because a client has set a deadline while this proxy knew of none.
+
+        This wakes the sweepers of the other proxies, which remove the member even if this proxy ends.
+        """
         if self._coverage.shared and self._coverage.entries:
             self._proxies.repeat(list(self._coverage.entries))
 
@@ -293,7 +296,7 @@ class Server:
             connection.rebind()
 
     def orphan(self, pipeline: Pipeline) -> None:
-        """Record that the server closed a client's connection, so that its pipeline has run."""
+        """Count a client's pipeline as run, because the server has closed the connection."""
         self.ground.streams.ran(pipeline)
 
     def now(self) -> float:
@@ -358,7 +361,7 @@ class Server:
         return "" if all(asked.is_set() for asked in self._all_asked) else "no answer in time"
 
     async def _until_known(self, seconds: float) -> None:
-        """Wait, for a limited time, until the covered prefixes and all else that is asked at the start are known."""
+        """Wait, for a limited time, until the covered prefixes and all other facts needed for clients are known."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for known in (self._tracker.settled, *self._all_asked):
@@ -634,8 +637,8 @@ class Server:
                 await succession.begin(signals)
                 background.append(asyncio.create_task(reporting.run()))
                 reporting.ready(self._listeners.addresses, str(self._upstream), self._upstream.state)
-                # A worker's supervisor relieves the other proxy when all workers are ready. Clients accepted earlier
-                # would be lost if the other proxy went on instead.
+                # In a worker: the supervisor relieves the other proxy once all workers are ready. Accept no clients
+                # before that: they would be lost if the other proxy went on instead.
                 await asyncio.wait([left, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if left.done() and not accepts:
                     self._listeners.accept()
@@ -646,7 +649,7 @@ class Server:
             reporting.draining(relieved=signals.relieved)
             for task in done:
                 task.result()  # these tasks run until cancelled: a task that has ended has failed
-            succession.close()  # let no further proxy take over; one that has all sockets may go on listening
+            succession.close()  # no other proxy may take over now, except one that has already received all sockets
             await self._finish(relieved=signals.relieved or succession.outlived)
             reporting.stopped()
         finally:
@@ -774,9 +777,9 @@ class Server:
         """Wait until all connections have ended, at most until `when`; return whether they have.
 
         Args:
-            when: on the loop's clock.
-            made_by: until then, clients whose PROXY header or TLS handshake is pending are waited for, too; no longer,
-                because they may be silent.
+            when: a time on the loop's clock.
+            made_by: a time on the loop's clock. Until then, also wait for clients whose PROXY header or TLS handshake
+                is pending; not longer, because they may be silent.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(when):

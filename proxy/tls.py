@@ -1,10 +1,10 @@
-"""TLS connections whose flow control works and whose end is noticed: this code acts on the transport below TLS.
+"""TLS connections with working flow control, which notice that the peer has ended its side.
 
 Its tests: tests/test_tls.py.
 
 uvloop's TLS transport reads on while its protocol has paused reading. If the peer then closes, data that was read but
 not delivered is silently lost. After the peer has ended its side, uvloop drops each write with a log line, and the
-connection stays open for as long as the peer likes.
+connection stays open for as long as the peer likes. To prevent this, this code acts on the transport below TLS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIECE: Final = 64 * 1024
 """Bytes to encrypt or decrypt at once."""
 
 _ALERT: Final = 128
-"""Maximum size of a record with an alert, plus one more record, in bytes."""
+"""How many of the last bytes of a read to decrypt one by one: enough for a record with an alert and one more record."""
 
 
 class Beneath(asyncio.BufferedProtocol):
@@ -147,9 +147,10 @@ class Beneath(asyncio.BufferedProtocol):
                 self._tls.connection_lost(exc)
 
     def expect_alert(self) -> None:
-        """Prepare for an alert: OpenSSL fails at an alert before the loop has delivered the data that came earlier.
+        """From now on deliver each record before OpenSSL sees the next: one may be an alert.
 
-        So the last bytes of each read are decrypted one by one: each record is delivered before OpenSSL sees the next.
+        OpenSSL fails at an alert before the loop has delivered the data that came earlier in the same read. So the last
+        bytes of each read are decrypted one by one.
         """
         self.buffer_updated = self._take_apart  # type: ignore[method-assign]
         self._transport.set_protocol(self)
@@ -193,7 +194,7 @@ class Beneath(asyncio.BufferedProtocol):
 
 
 class _Early(asyncio.Protocol):
-    """Stores the events after a handshake. Passes them on once the protocol has been notified of the connection."""
+    """Stores the events that follow a handshake until the protocol has been notified of the connection."""
 
     def __init__(self) -> None:
         self._protocol: asyncio.Protocol | None = None
@@ -206,7 +207,7 @@ class _Early(asyncio.Protocol):
         self._note(lambda protocol: protocol.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # This call may come after the handshake, too: the loop had already scheduled it.
+        # This call may come even after `set_protocol` has replaced this object: the loop had already scheduled it.
         self._note(lambda protocol: protocol.connection_lost(exc))
 
     def _note(self, happen: Callable[[asyncio.Protocol], object]) -> None:
@@ -356,7 +357,8 @@ async def secure(
         return secured
 
     handshake = loop.create_task(shake_hands())
-    # Read the error, so that the loop does not report it: unless the task is abandoned, it is raised below.
+    # Read the task's error here, so that the loop does not report it. Unless the task is abandoned, the error is raised
+    # below.
     handshake.add_done_callback(lambda task: task.cancelled() or task.exception())
     try:
         # The loop keeps the order. The handshake task starts and takes the connection before this function resumes. TLS

@@ -24,7 +24,7 @@ class Readiness:
         self._draining = True
 
     def leave(self) -> None:
-        """Record that another process serves the clients. Probes that still reach this one then get a good reply."""
+        """Record that another process serves the clients. From now on answer "ready" to probes that reach this one."""
         self._obstacle, self._draining = lambda: None, False
 
     def obstacle(self) -> str | None:

@@ -140,7 +140,7 @@ class AdminServer:
         """Leave the port to another process: stop accepting, but continue to serve open connections."""
         listener, self._listener = self._listener, None
         if self._accepting is not None and listener is not None:
-            self._accepting.add_done_callback(lambda _: listener.close())  # close it when the loop has let go of it
+            self._accepting.add_done_callback(lambda _: listener.close())  # once the loop no longer uses the socket
             self._accepting.cancel()
 
     def remove_path(self) -> None:

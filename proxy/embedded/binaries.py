@@ -97,7 +97,7 @@ def identify(path: Path) -> ServerBinary:
         path: an executable file.
 
     Returns:
-        The binary, described.
+        The binary, with its kind and version.
 
     Raises:
         EmbeddedError: the file does not run, or is neither Redis nor Valkey.

@@ -138,7 +138,7 @@ class DataFolder:
 
     @property
     def is_converted(self) -> bool:
-        """Whether a server has split the single append-only file since `note_layout`. Older servers then ignore it."""
+        """Whether a server has split the single append-only file since `note_layout`. Older servers find no data."""
         return self._was_one_file and (self.path / _MANY_FILES).exists()
 
     def take_back(self) -> None:

@@ -40,8 +40,8 @@ were evicted, and a replica's source."""
 _DATABASE: Final = re.compile(rb"^db(\d+):", re.MULTILINE)
 
 COMPLETE: Final = b"*"
-"""A mark in a list of covered prefixes: they cover all keys in that database's index, so nobody has to read the index.
-"""
+"""A mark in a list of covered prefixes. It says that the prefixes cover all keys in that database's index, so no proxy
+has to read the index."""
 
 
 class Listing(Enum):
@@ -103,7 +103,7 @@ class Caller:
         Args:
             name: the script.
             calls: KEYS and ARGV for each slot.
-            asking: whether the slots are being moved to the node, so that ASKING is needed.
+            asking: whether to send ASKING before each call, because the slots are being moved to the node.
             quiet: whether to call the script's short form, which sends no events.
             undeclared: whether ARGV begins with all keys (`all_in_arguments`).
 
@@ -171,7 +171,7 @@ class Caller:
         """Wait until the server has replied to a request on a control connection.
 
         Raises:
-            TimeoutError: the server is running a script (BUSY), and nothing else meanwhile.
+            TimeoutError: the server is running a script (BUSY), and runs no other requests meanwhile.
         """
         try:
             await self.ask("PING")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 DRIFT: Final = 500e-6
-"""Maximum assumed drift between the server's clock and this machine's, in ms per ms. Time services correct clocks by no
-more. Faster drift looks like many small steps, each noticed with the next reply."""
+"""Maximum assumed drift between the server's clock and this machine's, in ms per ms. Time services slew clocks no
+faster than this. Faster drift looks like many small steps, each noticed with the next reply."""
 
 _RESOLUTION_MS: Final = 0.001
 """The server reports its time in whole µs, rounded down."""
@@ -21,10 +21,11 @@ _RESOLUTION_MS: Final = 0.001
 class ServerClock:
     """Bounds the current time of the server's clock.
 
-    The server reads its clock after the request is sent and before the reply arrives. This machine's monotonic clock
-    times both. So the offset between the two clocks is known to within the round-trip time. The bounds widen with age,
-    by `DRIFT`; each reply narrows them. A reply that contradicts earlier ones shows that the server's clock has been
-    stepped: then only the new bounds count. After the first reply, this machine's wall clock has no influence.
+    The server reads its clock after the request is sent and before the reply arrives. The proxy notes when it sends the
+    request and when it gets the reply, by this machine's monotonic clock. So the offset between the two clocks is known
+    to within the round-trip time. The bounds widen with age, by `DRIFT`; each reply narrows them. A reply that
+    contradicts earlier ones shows that the server's clock has been stepped: then only the new bounds count. After the
+    first reply, this machine's wall clock has no influence.
     """
 
     def __init__(self) -> None:

@@ -43,13 +43,14 @@ WEEDED_AT_ONCE: Final = 1_000
 """Number of list elements that one script looks at, if many are due."""
 
 WEEDED_ANEW: Final = 20
-"""Maximum number of restarts because others change the list. After that, elements may be skipped."""
+"""How often to go through a list again from the start because others have changed it. After that, the next call goes on
+where the last one ended, and elements may be skipped."""
 
 _WEEDED: Final = -2
 """The position that the script `weed` returns when nothing is left to do."""
 
 TELLING_SECONDS: Final = 60.0
-"""How long after the match of a rule to call the long form of scripts, which can send events."""
+"""After a rule has matched, call the long form of scripts, which can send events, for this long."""
 
 VOID_MS: Final = 60_000
 """Minimum time, in ms, for which `TTL` shows a void deadline, as in KeyDB, before the background pass frees it."""
@@ -270,7 +271,7 @@ class Engine:
                 elsewhere.append(key)
                 continue
             earliest = float(after) if after else None
-            # Nothing was late if no member was removed: the index was wrong, which clients' scripts can cause.
+            # If no member was removed, none was late: the index was wrong. Clients' scripts can cause that.
             if members and earliest != deadline and trigger == "sweep" and math.isfinite(deadline):
                 self._metrics.removal_delay_seconds.observe(moment / 1e6 - deadline / 1000)
         await self._indexes.note_elsewhere(elsewhere)

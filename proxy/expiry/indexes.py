@@ -372,14 +372,14 @@ class Indexes:
                 await self.look_at_slots()
 
     def is_coming(self, key: bytes) -> bool:
-        """Return whether a key's slot is being moved to the cluster node, so that requests need ASKING."""
+        """Return whether a key's slot is being moved to the cluster node. Requests on the key then need ASKING."""
         slots = self._names.slots
         return slots is not None and slot(key) in slots.coming
 
     async def note_elsewhere(self, keys: Sequence[bytes]) -> None:
         """Note that a cluster node lacks some keys, or their shadows or index.
 
-        The index of a key's slot must be read again if the node has the slot after all, and it is not being moved.
+        If the node has a key's slot after all, and the slot is not being moved, the slot's index must be read again.
         """
         if not keys:
             return

@@ -4,7 +4,8 @@ Its tests: tests/test_background.py.
 
 Pops, scripts, eviction, the expiry of a key and writers that bypass the proxy remove members in this way. The old
 deadline of such a member is voided at the latest when a client of the proxy adds the member again. This pass frees the
-memory earlier, and protects most members that are added again by a writer that bypasses the proxy.
+memory earlier. It also protects most members that a writer adds again without the proxy, because their old deadlines
+are void by then.
 
 An upgrade of the server may bring commands for TTLs of fields. This pass then turns deadlines that the proxy's versions
 of those commands have set into native TTLs.
@@ -35,7 +36,8 @@ _MOST_KEYS: Final = 25
 """Maximum number of keys that one script looks at. Most keys have few deadlines, and take the server some 15 µs."""
 
 _STEP_SECONDS: Final = 0.25
-"""Each script gets the keys that the rate allows in this time, `_MOST_KEYS` at most: each call wakes the proxy."""
+"""Each script gets as many keys as the rate allows in this time, `_MOST_KEYS` at most. With fewer keys per call the
+proxy would wake more often."""
 
 
 class Leftovers:

@@ -1,4 +1,4 @@
-"""Notice when the upstream, so far a replica, becomes a primary: only a primary can be demoted.
+"""Notice when the upstream, so far a replica, becomes a primary. If it refuses writes later, it has been demoted.
 
 Its tests: tests/test_sentinel.py.
 """

@@ -30,7 +30,7 @@ _LONGEST_SLEEP: Final = 60.0
 
 _WATCH_SECONDS: Final = 0.25
 """Maximum sleep while anything has a deadline, in seconds: clients of other proxies set deadlines too. Each check also
-samples the server's clock: after a step forward, members that are due at once may be visible for this long."""
+samples the server's clock: members that a step forward has made due may be visible for this long."""
 
 _LONGEST_TURN: Final = 0.25
 """Maximum seconds before checking again whether the proxy with the sweeper's lease does its work."""

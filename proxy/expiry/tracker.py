@@ -43,7 +43,7 @@ log = structlog.get_logger("proxy.tracker")
 _FIRST_BACKOFF: Final = 0.05
 _LAST_BACKOFF: Final = 2.0
 _STEADY_SECONDS: Final = 5.0
-"""The delay before reconnecting starts from the shortest again after the server was followed for this long."""
+"""After the server has been followed for this long, the delay before reconnecting starts from the shortest again."""
 
 _AROUND_SECONDS: Final = 2.0
 """How long to wait for this proxy's own name to come back, if the upstream is a proxy that does not serve clients yet.
@@ -78,8 +78,8 @@ class Tracker:
         trail: knows whether the upstream leads back to this proxy.
 
     Attributes:
-        settled: set when the covered prefixes are known, so that clients can be served; cleared when another server
-            becomes the upstream.
+        settled: set when the covered prefixes are known and clients can be served; cleared when another server becomes
+            the upstream.
         tried: set when the first attempt to reach the server has ended, successfully or not.
         connected: set while the server is followed.
     """
@@ -277,7 +277,8 @@ class Tracker:
                     await self._learn_slots(changed)
                     await asyncio.sleep(_REST_SECONDS)
             else:
-                # Forget the slots that `Marks.expect` has noted: without a message, those requests were refused.
+                # `Marks.expect` notes the slots whose indexes requests are about to change. If the server has reported
+                # no change since, those requests were refused: forget the slots.
                 self._take_changed()
                 await self._indexes.find_databases()
                 if await self._read_lists() and self._alarm.is_idle:

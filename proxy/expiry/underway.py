@@ -16,8 +16,8 @@ ARRIVAL_SECONDS: Final = 5.0
 """Maximum time that the first deadline under a prefix waits for uploads to arrive and pipelines to run."""
 
 SILENT_SECONDS: Final = 0.25
-"""How long a first deadline waits for a pipeline that gets no replies although the server answers the proxy: one of
-its requests blocks or waits for EXEC, or its client wants no replies."""
+"""How long a first deadline waits for a pipeline that gets no replies although the server answers the proxy. One of the
+pipeline's requests then blocks or waits for EXEC, or its client wants no replies."""
 
 _SHORTEST_NAP: Final = 0.0005
 _LONGEST_NAP: Final = 0.002

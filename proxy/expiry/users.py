@@ -72,7 +72,7 @@ class User(NamedTuple):
         name: the name.
         limited: whether the user may not run every command on every key.
         by_database: whether the permissions depend on the database.
-        barred: whether the user certainly may not run EVAL on every key.
+        barred: whether it is certain that the user lacks the right to run EVAL on all keys.
         grants: the permissions that the user certainly has; None if the rules are not simple.
     """
 
@@ -90,7 +90,7 @@ class User(NamedTuple):
 
 
 def is_barred(line: bytes) -> bool:
-    """Return True if a user certainly may not run EVAL on every key; False if that is uncertain.
+    """Return True if it is certain that a user lacks the right to run EVAL on all keys, else False.
 
     Args:
         line: the user's line of the reply to ACL LIST.

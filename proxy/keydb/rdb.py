@@ -91,8 +91,8 @@ class Row(NamedTuple):
         member: the member.
         deadline: the member's deadline, in Unix ms.
         key_expires: when the whole key expires, in Unix ms; 0 for never.
-        cut: if `member` contains a NUL byte, the bytes before it, as the file has the member; else None. A member of
-            that name may be in the collection, too: then the deadline may belong to either.
+        cut: the part of the member that the file has, if KeyDB cut the member off at a NUL byte, and the deadline may
+            belong to a member with exactly that name instead; else None.
     """
 
     database: int
@@ -365,7 +365,7 @@ class Reader:
                 raise self._damaged("member without a deadline", begin)
             deadline = yield from self._deadline()
             if of_job:
-                continue  # a job's time is not a deadline, but that of its next run
+                continue  # for a KEYDB.CRON job the time is that of its next run, not a deadline
             count += 1
             if key is None or member is None:
                 self.found.too_large += 1

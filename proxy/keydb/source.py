@@ -33,7 +33,7 @@ it writes the file."""
 
 _LINE: Final = 4096
 _EMPTY_LINES: Final = 100_000
-"""Maximum number of empty lines to accept before the file: those of eleven days."""
+"""Maximum number of empty lines to accept before the file: as many as a server sends in eleven days."""
 
 _MARK_SIZE: Final = 40
 

@@ -130,8 +130,8 @@ def as_given(listeners: Iterable[Listener], *, keeps_files: bool) -> Given:
 
 
 def _share_out(there: list[socket.socket], processes: int, keepalive: int) -> list[socket.socket]:
-    """Return the given sockets, and duplicates so that each process has one. Surplus sockets stay open: a close
-    would lose the clients in the queue."""
+    """Return the given sockets, and duplicates if there are fewer than processes. Surplus sockets stay open: if they
+    were closed, the clients in their queues would be lost."""
     for listener in there:
         if listener.family != socket.AF_UNIX:
             tcp.configure(listener, keepalive)

@@ -38,7 +38,7 @@ class Given:
     keeps_files: bool = True
 
     def files(self, owns: Callable[[], bool]) -> list[SocketFile]:
-        """Return the files of unused sockets that a proxy must remove; `owns`: returns whether this proxy must."""
+        """Return the files of unused Unix sockets; `owns`: returns whether this proxy has to remove them."""
         found = ((parse_address(address), marks) for address, marks in self.marks.items())
         return [SocketFile(path, owns, marks) for path, marks in found if isinstance(path, Path)]
 

@@ -96,7 +96,7 @@ class Predecessor:
             while True:
                 try:
                     return cls._met(path)
-                except (BrokenPipeError, ConnectionResetError):  # that proxy is ending: soon another listens, or none
+                except (BrokenPipeError, ConnectionResetError):  # that proxy ends: soon another one listens, or none
                     if time.monotonic() >= until:
                         raise
                     time.sleep(_AGAIN_SECONDS)

@@ -57,7 +57,7 @@ class Succession:
         given: sockets that systemd has bound.
 
     Attributes:
-        given: sockets that already exist, from systemd or the old proxy; None if all are to be bound.
+        given: sockets that already exist, from systemd or the old proxy; None if this process has to bind all.
         alone: set when no old proxy serves clients any more; until then, this one accepts none.
         offer: functions that each return sockets for the next proxy.
         at_release: called when the next proxy has taken over and owns what this one left.
@@ -248,7 +248,7 @@ class Succession:
     def _owns(self) -> bool:
         """Return whether this process, which is about to end, has to remove the inherited files.
 
-        Until the old proxy has gone, they belong to it.
+        The old proxy owns these files until it has gone.
         """
         if self._predecessor is not None:
             self._predecessor.look()

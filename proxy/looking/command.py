@@ -156,7 +156,7 @@ class _Progress:
 
 
 class _Stepping:
-    """A server that shows the progress at each step."""
+    """Passes requests on to a server, and shows the progress at each step."""
 
     def __init__(self, server: Asked, step: Callable[[], None]) -> None:
         self._server = server

@@ -244,7 +244,8 @@ class Soonest:
     async def _read_on(self, one: _Open) -> None:
         """Read more of a key's shadow, until the key has a deadline to yield or the shadow has been read to the end.
 
-        The first step also reads the shadows of other early keys of the server that have one deadline left to yield.
+        The first step also reads on for other keys of the same server that will soon need it: early keys with only one
+        deadline left to yield.
         """
         if not one.walk.done:
             near = [

@@ -32,7 +32,7 @@ is not); `t`: there may be rules for events; `L`: the script may have to remove 
 not); `m`: as `Terms.mixed`; `d`: as `Terms.declared`, for a mixed batch."""
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """The first line of a script that only reads. Without this line servers assume that the script may write, and delay it
-until a `CLIENT PAUSE … WRITE` ends. The other flag is what scripts without such a line have."""
+until a `CLIENT PAUSE … WRITE` ends. With this line they also need the other flag, to access keys of several slots."""
 
 
 def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
@@ -40,7 +40,7 @@ def _parts_for(text: str, does: str) -> tuple[str, set[str]]:
 
     Args:
         text: the script. A comment line with `For` and letters precedes each part. The part is needed if one of its
-            letters is in `does`; with a plus, one letter on either side of the plus.
+            letters is in `does`; if they contain a plus, one letter before it and one after it must be in `does`.
         does: the letters of what the script has to do.
     """
     front, *parts = _PART.split(text)
@@ -59,7 +59,7 @@ class Variant(NamedTuple):
     Attributes:
         quiet: for a script that removes expired members, whether to send the short form, which returns `TELL` if events
             must be sent.
-        undeclared: whether all keys come in ARGV, so that the server sees only some of them (shared/undeclared.lua).
+        undeclared: whether all keys come in ARGV, and the server sees only some of them (shared/undeclared.lua).
         does: for a script with several operations, the letters of the operations that it needs.
         clustered: whether the server may be a cluster node.
         told: whether there may be rules for events.

@@ -36,7 +36,7 @@ _OPENERS: Final = {")": ("(",), "}": ("{",), "]": ("[",), "until": ("repeat",), 
 _OPENING: Final = frozenset(("(", "{", "[", "function", "do", "then", "else", "repeat"))
 _CONSTANT: Final = re.compile(r"true$|false$|nil$|['\".\d]")
 _TOUCH: Final = re.compile(r"\w\w|[\d.]\.|--|\[\[")
-"""The last byte of a token and the first byte of the next, if a blank has to keep the two tokens apart."""
+"""Matches the last byte of a token and the first byte of the next token if a blank must separate them."""
 
 
 class ShorteningError(ValueError):

@@ -28,7 +28,7 @@ class Slots:
         changed: the slots whose index has changed, or is about to change, and has not been read since.
         unread: the slots whose index must be read again, because the index or some keys could not be read.
         had: the keys of departing slots that have had deadlines here since the beginning of the move.
-        sent: the keys that were sent to another node, or should have been.
+        sent: the keys that clients have sent to another node (MIGRATE), or have tried to send.
     """
 
     def __init__(self, node: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from proxy.metrics.table import Metrics
 
 COUNTERS: Final = ("removed", "shared", "scripted", "held", "refused", "lost")
-"""The counters in `Report.counts`, in this order. Behind them are the numbers of removals, by how late they were."""
+"""The counters in `Report.counts`, in this order. After them come the numbers of removals, by how late they were."""
 
 EVERY_SECONDS: Final = 5.0
 """Interval between samples."""
@@ -138,8 +138,8 @@ class Point(NamedTuple):
     Attributes:
         moment: the end of that time, by the monotonic clock.
         removed: members removed per second.
-        median: how late the sweeper was at most for half of the keys, in seconds; None if no key was due.
-        p99: how late the sweeper was at most for 99 of 100 keys, in seconds; None if no key was due.
+        median: the sweeper's delay that half of the keys did not exceed, in seconds; None if no key was due.
+        p99: the sweeper's delay that 99 of 100 keys did not exceed, in seconds; None if no key was due.
     """
 
     moment: float

@@ -235,7 +235,7 @@ class Upstream:
             return self
         own = self._url
         url = replace(parse_upstream(proxy.upstream), user=own.user, password=own.password, database=own.database)
-        return Upstream(self._settings, url, str(self))  # no proxy: a proxy behind another serves no clients
+        return Upstream(self._settings, url, str(self))  # it cannot be a proxy: those behind a proxy serve no clients
 
     @property
     def has_sentinel_login(self) -> bool:

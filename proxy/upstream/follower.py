@@ -286,7 +286,7 @@ class _Line:
             SentinelError: the reply cannot come from a Sentinel.
         """
         try:
-            # Infinite: after a timeout redis-py returns None, as for a nil reply.
+            # No timeout: after one, redis-py would return None, which also stands for a nil reply.
             return await self._connection.read_response(push_request=True, timeout=math.inf, disconnect_on_error=False)
         except ResponseError as error:
             return error

@@ -1,4 +1,4 @@
-"""Find out whether the server requires a login. If so, server and proxy read less from clients before they log in.
+"""Find out whether the server requires a login. If so, server and proxy read less from a client that has not logged in.
 
 Its tests: tests/test_strangers.py.
 
@@ -34,7 +34,8 @@ class LoginWatch:
     Args:
         connect: opens such a connection; raises OSError or TimeoutError.
         request: makes the request; a server that requires a login returns NOAUTH.
-        reachable: whether the server can be reached otherwise. If not, a failed query says nothing about it.
+        reachable: returns whether the proxy reaches the server over other connections. If not, a failed query is no
+            news, and is not worth a warning.
 
     Attributes:
         wanted: whether the server requires a login, by its last reply.

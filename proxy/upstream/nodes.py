@@ -51,7 +51,7 @@ def myself(reply: bytes) -> Node:
 
 
 def primaries(reply: bytes, *, by_name: bool = False) -> list[Node]:
-    """Return the owners of slots from the reply to `CLUSTER NODES`, without `moving`: a node reports only its own.
+    """Return the owners of slots from the reply to `CLUSTER NODES`. `moving` is empty: a node reports only its moves.
 
     Args:
         reply: the reply.

@@ -6,8 +6,8 @@ Every Sentinel reports the primary with the number of the last failover that it 
 highest number wins, as among Sentinels: a Sentinel that was cut off still names the old primary.
 
 The highest number is overruled only if a majority of all Sentinels keeps naming another primary. All Sentinels learn of
-a failover within seconds. So then the majority has been set up anew and counts from zero again, or the Sentinel with
-the highest number belongs to another deployment.
+a failover within seconds. So a majority that disagrees for longer has been set up anew and counts from zero again, or
+the Sentinel with the highest number belongs to another deployment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 -- Prepares for keys that are about to arrive from another cluster node, followed by their shadows: drops the deadlines
--- that earlier keys of these names have left here. A key cannot arrive if a key of its name is here. Then its shadow
--- must not arrive either, so this creates a shadow with one void deadline, which keeps the other out.
+-- that earlier keys of these names have left here. A key cannot arrive if a key of its name is here, unless it replaces
+-- that key. If it cannot arrive, its shadow must not arrive either. So this creates a shadow here, with one void
+-- deadline, which keeps the arriving shadow out.
 -- uses: index
 -- KEYS: each key followed by its shadow and its index
 -- ARGV: for each key, 1 if it replaces an existing one

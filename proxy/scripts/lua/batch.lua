@@ -1,7 +1,7 @@
 -- Runs many requests on members, of any forms, in order; each behaves as it would alone.
 -- uses: has, index, now, discard, overdue, passed, settle, void, alive, each, fits, need
 -- KEYS: the index, then each key followed by its shadow
--- ARGV: for each run of requests of one form for one key three bytes: the form's number, the key's number, how many
+-- ARGV: three bytes for each run of requests of one form for one key: the form's number, the key's number, how many
 --   requests; then the forms; then the arguments of each request in turn. A form has six words: a letter; the command,
 --   or a unit in milliseconds; how many arguments a request has; the positions among them of the first and the last
 --   member; the step between members. The letters:

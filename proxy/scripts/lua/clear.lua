@@ -5,8 +5,9 @@
 --   that the connection is in)
 -- Result: the clock in µs; how many members and deadlines were removed (fewer than asked for: no due members are left);
 --   for each key its earliest deadline in any of the databases afterwards ('' for none); how many deadlines pass
---   within the ms to look ahead, for each key at most the maximum; how many members were removed; the `tally` of their
---   events (lapse); each list that is left to weed.lua, followed by its database. Writes only where something is due.
+--   within the ms to look ahead (at most the maximum above is counted for a key); how many members were removed; the
+--   `tally` of their events (lapse); each list that is left to weed.lua, followed by its database. Writes only where
+--   something is due.
 -- Complexity: O(log n) for each key in each database and each member removed (O(n) for each from a list)
 local moment, exactly = clock()
 local index, room, ahead, found, near, members = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 0, 0

@@ -1,6 +1,6 @@
 -- Counts the keys of the database, without the proxy's own.
 -- KEYS: the index, the sweeper's lease, the rules for events, the covered prefixes, the notes for events
--- Result: the count; wrong while keys without shadows are in the index, which clients' scripts may have put there.
+-- Result: the count; wrong while the index has keys without shadows (clients' scripts can put such keys there)
 -- Reads only
 -- Complexity: O(1)
 local own = call('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])  -- call this first: it removes an expired lease

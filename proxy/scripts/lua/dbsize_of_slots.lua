@@ -1,6 +1,6 @@
 -- Counts the keys of a cluster node without the proxy's own.
 -- ARGV: the sweeper's lease; the names of the indexes that there may be
--- Result: the count; wrong while keys without shadows are in an index, which clients' scripts may have put there.
+-- Result: the count; wrong while an index has keys without shadows (clients' scripts can put such keys there)
 -- Reads only
 -- Complexity: O(i) for i indexes
 local own = redis.pcall('exists', ARGV[1])  -- call this first: it removes an expired lease

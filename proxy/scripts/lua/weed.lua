@@ -5,8 +5,9 @@
 -- removal. All other due elements are overwritten with one of them (LSET), and one LREM removes them. So the list never
 -- has an element that no client put there, even if the script is killed.
 -- Between two calls others may change the list. The part already done has no due elements. If its last `WINDOW`
--- elements are unchanged, and the list is not shorter, no element has been skipped. If the list keeps changing, the
--- walk goes on and may skip elements (mark ''). At its end it then removes the due elements that are left, too.
+-- elements are unchanged, and the list is not shorter, no element has been skipped: the mark holds the list's length
+-- and a hash of these elements. Otherwise the walk begins anew. If the list keeps changing, the caller passes an empty
+-- mark: then the walk goes on, may skip elements, and at its end also removes the due elements that are left.
 -- uses: index, now, need, glob, discard, lapse
 -- KEYS: key, its shadow, the index
 -- ARGV: the database; how many elements to look at; the time until which deadlines count as due, 0 to begin; how

@@ -1,5 +1,5 @@
 -- Every script begins with this piece. `call` is redis.call, but errors are as a client would get them: with their own
--- error code, without the script's name and line. `told`: returns that text for an error of the named command. `far`:
+-- error code, without the script's name and line. `told`: returns an error of the named command in that form. `far`:
 -- returns whether an error means that a cluster node does not have a key.
 -- For c
 local function far(text)

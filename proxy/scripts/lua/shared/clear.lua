@@ -3,7 +3,7 @@
 -- in `lapse`.
 -- walks: whether the caller will call again for the rest. Then a list with many due elements is only added to `heavy`,
 -- for weed.lua. From other lists only as many elements are removed as take some 10 ms, because other clients wait; if
--- more are due, no room is left.
+-- more are due, the returned room is 0.
 -- Returns the key's earliest deadline afterwards, the room that is left, and how many members were removed. The first
 -- write is a removal: when out of memory the server allows no other. O(log n) for each (O(n) for each from a list).
 local heavy = {}

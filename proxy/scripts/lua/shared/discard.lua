@@ -1,4 +1,4 @@
--- Removes members (at most some thousand: they are unpacked) from a collection, and returns how many of them it had.
+-- Removes members (at most a few thousand: they are unpacked) from a collection, and returns how many of them it had.
 -- O(1) for each, O(log n) in a sorted set; from a list it removes every occurrence, O(n) for each. This is a removal by
 -- request, without events; `lapse` removes expired members.
 -- seek: finds many elements of a list in one pass. `discard` then overwrites all with the shortest of them (LSET), so

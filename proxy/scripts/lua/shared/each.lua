@@ -1,7 +1,7 @@
 -- Looks up many members in one call, or one by one if the user may not run that call. Returns the replies in order.
--- slow: whether a lookup in a list was expensive, so that no script should look up many members in that list.
--- has_each: whether a collection holds the members (kind: the reply of TYPE). score_each: their scores in a shadow, or
--- false.
+-- slow: whether a lookup in a list was so expensive that no script should look up many members in that list.
+-- has_each: whether a collection holds the members (kind: the reply of TYPE). score_each: the members' scores in a
+-- shadow, false for a member without one.
 -- O(1) for each member, O(log n) in a sorted set; in a list O(n) for all members together.
 local function may(...)
   if not redis.acl_check_cmd then return true end

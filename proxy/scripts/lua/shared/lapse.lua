@@ -3,12 +3,14 @@
 --
 -- heeded: returns whether rules match a key. elsewhere: call this after selecting another database. tally: entries
 -- written, messages published, entries and messages that failed, the last error, elements pushed, elements that failed.
--- pay_first: sends the events of notes before a key's members are removed, so that events are in the order of
--- deadlines: once in a script and database. Returns how many notes it has dealt with (500: more may be left).
--- lapse: removes members (at most some hundred, in order of deadline) whose deadlines are still in the shadow, and
+-- pay_first: call this before removing members of a key. It sends the events of the notes, so that events are in the
+-- order of deadlines, at most once in a script and database. Returns how many notes it has dealt with (500: more may be
+-- left).
+-- lapse: removes members (at most a few hundred, in order of deadline) whose deadlines are still in the shadow, and
 -- returns how many it removed. The removal comes first: at maxmemory the server allows no other write before it.
 -- `strict`: the script runs as a client's user. If that user may not write entries or elements, the script fails with
--- the server's error before any change; messages are sent if the user may send them. Other scripts always remove.
+-- the server's error before any change; messages are sent if the user may send them. Without `strict` the members are
+-- removed even if no events can be sent.
 -- O(1) for each member, O(log n) in a sorted set, O(n) in a list. O(n) also in a list to which members are pushed, if
 -- that list has a deadline for an equal element. O(r) for each key for r rules.
 local rules

@@ -1,4 +1,4 @@
--- now: returns the server's clock, in Unix milliseconds. clock: returns the same, then the same in microseconds.
+-- now: returns the server's clock, in Unix milliseconds. clock: returns that, and the same time in microseconds.
 local function now()
   local time = call('time')
   return time[1] * 1000 + math.floor(time[2] / 1000)

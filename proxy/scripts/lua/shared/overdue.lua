@@ -6,9 +6,9 @@
 -- owed: returns whether due members may be removed here. With rules for events, it first writes a note about each
 -- member for the next sweep, because the client may not be allowed to write entries. A note is a field of a hash of the
 -- proxy's own, with the member's deadline and, if a rule wants values, the member's value. The sweeper removes the
--- field like any due member, and `lapse` then sends the events for the member that the field names. If no note can be
--- written, members stay for `lapse`. Values may be large, so each field of a hash is removed soon after it is noted:
--- the server then holds few values twice.
+-- note like any due member, and `lapse` then sends the events for the member that the note names. If no note can be
+-- written, members stay for `lapse`. The values of a client's hash may be large. So `owed` itself removes its due
+-- fields, a few at a time, right after it has noted them: then the server holds few values twice.
 local function told_of(index) return call('exists', string.sub(index, 1, -6) .. 'events') == 1 end
 -- For t
 local function note(kind, key, shadow, index, members)

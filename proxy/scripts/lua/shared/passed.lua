@@ -3,7 +3,7 @@
 -- (`owed`), only `lapse` removes the members. From a list that cannot be read in one pass (`seek`) only ten are
 -- removed, because each takes a scan. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
 -- passed: removes due members; returns whether they count as gone. For a key that was `cleared` (see overdue) it needs
--- the latest of their deadlines and the clock.
+-- the latest of these members' deadlines, and the clock.
 -- passed_each: removes the due ones among some members, given their scores; returns their positions, as keys.
 local function passed(kind, key, shadow, index, members, cleared, latest, moment)
   local able, alive = pcall(function()

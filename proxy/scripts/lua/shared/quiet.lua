@@ -1,6 +1,6 @@
 -- Replaces `lapse`, at a tenth of its size, while there are no rules for events. In a database with rules it ends the
 -- script before anything is removed there. The reply is then TELL, and how many members were removed in other
--- databases; it is no error, because servers count errors. Needs discard before it. O(1) for each database.
+-- databases; it is a status, not an error: servers count errors. Needs discard before it. O(1) for each database.
 local tally, asked, lapsed = {0, 0, 0, 0, '', 0, 0}, nil, 0
 local function elsewhere() asked = nil end
 local function heeded(key, index)

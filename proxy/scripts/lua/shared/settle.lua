@@ -1,8 +1,9 @@
 -- Removes due members from a key before the script runs the client's request. Does nothing if they were `cleared` in
 -- front of the requests of a transaction, which must all see the same moment. Needs index, now, discard, overdue and
 -- passed before it. Returns whether it found that no members are due. O(log n) for each member removed (O(n) in a list
--- for all of them): up to 2,000 of each key, and further ones up to 20,000 in a call (some 20 ms; up to 2,000 if there
--- are rules for events). If these limits leave due members, they leave 2,000 or more; `within` relies on that.
+-- for all of them). Removes up to 2,000 members of each key, and goes on with further ones of that key until the script
+-- has removed 20,000 in all (some 20 ms; 2,000 if there are rules for events). If these limits leave due members, they
+-- leave 2,000 or more; `within` relies on that.
 local room = 20000
 -- For t
 room = 2000
