@@ -1,11 +1,12 @@
 """Cache tags: drop all pages that show a product, without tags that grow for ever.
 
-It replaces a set for each tag from which nobody removes the pages that have expired themselves.
+It replaces a plain set for each tag, which keeps the names of pages that have expired.
 
     python cache_tags.py redis://127.0.0.1:6380
 
-What can go wrong: a page that is rendered while its tag is dropped may be stored after that, with what was true before.
-So `put` takes the numbers that the tags had when the rendering began, and does not store what a drop has overtaken.
+What can go wrong: if a tag is dropped while a page is rendered, the page may be stored after that, with outdated
+content. So `put` takes the numbers of drops from before the rendering, and does not store a page whose tag has been
+dropped since.
 """
 
 import sys
@@ -14,7 +15,7 @@ import redis
 
 
 def numbers(r: redis.Redis, tags: list[str]) -> list[str | None]:
-    """Return how often each tag has been dropped: ask before you render."""
+    """Return how often each tag has been dropped: call this before you render a page."""
     return r.hmget("tag-drops", tags)
 
 
@@ -32,7 +33,7 @@ def put(r: redis.Redis, page: str, html: str, tags: list[str], before: list[str 
             p.execute_command("EXPIREMEMBER", f"tag:{tag}", page, milliseconds, "ms")
         try:
             p.execute()
-        except redis.WatchError:  # another tag, perhaps: not stored is never wrong
+        except redis.WatchError:  # perhaps only another tag was dropped; not storing is always safe
             return False
     return True
 

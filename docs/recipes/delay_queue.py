@@ -1,12 +1,12 @@
-"""A delay queue: jobs that run when their time has come, by several workers, each at least once.
+"""A delay queue: several workers run jobs when they are due, each job at least once.
 
 It replaces a sorted set of due times that workers poll, and RDelayedQueue, which loses jobs when a worker dies.
 
     expiremember-proxy events set 'delayed' --stream jobs --value --maxlen 0
     python delay_queue.py redis://127.0.0.1:6380 worker-1
 
-What can go wrong: a worker that dies after its work and before XACK has another do it again, so a job has to bear that:
-`done` here remembers for a day which ones were. A job that is in work when IDLE_MS is over is begun a second time.
+What can go wrong: if a worker dies between a job and its XACK, or takes longer than IDLE_MS, another worker does the
+job again, so doing a job twice must be safe. `done` remembers for a day which jobs have been done.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ IDLE_MS = int(os.environ.get("IDLE_MS", "60000"))
 
 
 def put(r: redis.Redis, job: str, payload: str, seconds: float) -> None:
-    """Have a job run after some seconds; one that waits already is replaced. A delay of 0 ms would remove it."""
+    """Schedule a job, in place of a waiting job of that name; after 1 ms at least, because 0 ms would remove it."""
     with r.pipeline() as p:
         p.hset("delayed", job, payload)
         p.execute_command("EXPIREMEMBER", "delayed", job, max(1, int(seconds * 1000)), "ms")
@@ -32,7 +32,7 @@ def cancel(r: redis.Redis, job: str) -> bool:
 
 
 def finish(r: redis.Redis, number: str, job: str) -> None:
-    """Note that a job has been done, and that its entry is not wanted any more, in one step."""
+    """Note that a job has been done, and remove its entry from the stream, in one step."""
     with r.pipeline() as p:
         p.sadd("done", number)
         p.execute_command("EXPIREMEMBER", "done", number, 86_400)

@@ -1,11 +1,12 @@
-"""A grey list: who fails to log in five times within a minute has to wait for ten minutes.
+"""A grey list: an address from which five logins fail within a minute has to wait for ten minutes.
 
 It replaces two keys for each address, or a job that clears old rows from a table.
 
     python grey_list.py redis://127.0.0.1:6380 192.0.2.7
 
-What can go wrong: the minute begins with the first failure, not with each, because of NX; without it somebody who fails
-once a minute would be locked out for good. Members of one key are on one server: shard `greylist` for very many.
+What can go wrong: because of NX the minute begins with the first failure and is not extended by later ones. Without NX
+an address with a failure every minute would be blocked in the end. All members of one key are on one server: if there
+are very many addresses, split `greylist` into several keys.
 """
 
 import sys
@@ -21,7 +22,7 @@ def may_try(r: redis.Redis, address: str) -> bool:
 
 
 def failed(r: redis.Redis, address: str, within: float = WITHIN, penalty: float = PENALTY) -> bool:
-    """Note a failure; return whether the address is on the list now."""
+    """Count a failure; return whether the address has been put on the list."""
     with r.pipeline() as p:
         p.hincrby("failures", address, 1)
         p.execute_command("EXPIREMEMBER", "failures", address, int(within * 1000), "ms", "NX")
@@ -37,7 +38,7 @@ def failed(r: redis.Redis, address: str, within: float = WITHIN, penalty: float 
 
 
 def seconds_left(r: redis.Redis, address: str) -> int:
-    """Return how long an address has to wait still."""
+    """Return how many seconds an address still has to wait."""
     return max(0, r.execute_command("TTL", "greylist", address))
 
 

@@ -1,12 +1,12 @@
-"""An inbox of messages that lapse, each after its own time; those that nobody has read are counted.
+"""An inbox of messages that each expire at their own time; messages that expire unread are counted.
 
-It replaces a sorted set by due time beside the messages, and a job that trims the one and forgets the other.
+It replaces a sorted set of due times beside the messages, and a job that has to keep the two consistent.
 
     expiremember-proxy events set 'inbox:*' --stream unread --maxlen 100000
     python inbox.py redis://127.0.0.1:6380
 
-What can go wrong: about 100,000 entries are kept, read or not; if `missed` does not run for that long, it misses some.
-A message that is sent twice with the same text is one member: put a number in front where that matters.
+What can go wrong: the stream keeps about 100,000 entries, read or not. If more messages expire before `missed` runs
+again, it misses some. Two messages with the same text are one member: if that matters, put a number before the text.
 """
 
 import sys
@@ -24,12 +24,12 @@ def send(r: redis.Redis, user: str, message: str, seconds: float) -> None:
 
 
 def unread(r: redis.Redis, user: str) -> int:
-    """Return how many messages wait."""
+    """Return how many unread messages there are."""
     return r.zcard(f"inbox:{user}")
 
 
 def read(r: redis.Redis, user: str) -> list[str]:
-    """Take all messages out, the oldest first; they lapse no more."""
+    """Take all messages out, the oldest first; they no longer expire."""
     with r.pipeline() as p:
         p.zrange(f"inbox:{user}", 0, -1)
         p.delete(f"inbox:{user}")
@@ -37,7 +37,7 @@ def read(r: redis.Redis, user: str) -> list[str]:
 
 
 def missed(r: redis.Redis, last: str = "0") -> tuple[dict[str, int], str]:
-    """Return how many messages lapsed for each user since an entry, and which the last entry is: keep it."""
+    """Return how many messages of each user have expired since entry `last`, and the new last entry: keep it."""
     counts: dict[str, int] = {}
     while found := r.xread({"unread": last}, count=1000):
         for _, entry in found[0][1]:

@@ -4,8 +4,8 @@ It replaces a key for each object, which takes 50 bytes more and cannot be count
 
     python object_cache.py redis://127.0.0.1:6380
 
-What can go wrong: HSET alone drops no deadline of a field that is there, so set both in one MULTI, as here.
-A field without a deadline stays for good. Eviction (maxmemory-policy) takes whole keys: all objects at once.
+What can go wrong: HSET on an existing field keeps the field's old deadline, so set value and deadline in one MULTI, as
+here. A field without a deadline stays for good. Eviction (maxmemory-policy) takes whole keys: all objects at once.
 """
 
 import json
@@ -17,13 +17,13 @@ import redis
 
 
 class Cache:
-    """Objects of one kind, each for some seconds."""
+    """A cache of objects of one kind, each kept for some seconds."""
 
     def __init__(self, r: redis.Redis, name: str, seconds: float) -> None:
         self.r, self.key, self.ms = r, f"cache:{name}", int(seconds * 1000)
 
     def get(self, number: str, load: Callable[[str], Any]) -> Any:
-        """Return an object, loaded where it is not in the cache."""
+        """Return an object; if it is not in the cache, load it and put it there."""
         found = self.r.hget(self.key, number)
         if found is not None:
             return json.loads(found)
@@ -32,14 +32,14 @@ class Cache:
         return loaded
 
     def put(self, number: str, value: Any) -> None:
-        """Put an object into the cache, for the whole time from now on."""
+        """Put an object into the cache; its lifetime begins now."""
         with self.r.pipeline() as p:
             p.hset(self.key, number, json.dumps(value))
             p.execute_command("EXPIREMEMBER", self.key, number, self.ms, "ms")
             p.execute()
 
     def forget(self, *numbers: str) -> None:
-        """Drop some objects, or all."""
+        """Drop some objects; all if no number is given."""
         if numbers:
             self.r.hdel(self.key, *numbers)
         else:

@@ -1,12 +1,13 @@
-"""Which service agents are there: one set, in which each has half a minute after a sign of life.
+"""Which service agents are online: one set, in which each sign of life keeps an agent for half a minute.
 
-It replaces a sorted set of last signs of life that every reader has to trim first, or a key for each agent and a SCAN.
+It replaces a sorted set of the times of last signs of life, which every reader has to trim first, or a key for each
+agent and a SCAN.
 
     expiremember-proxy events set 'agents' --publish T
     python presence.py redis://127.0.0.1:6380
 
-What can go wrong: a message reaches who listens at that moment, and nobody else. So `watch` reads the whole set when it
-begins, and should after each reconnect. Where somebody has to act on an absence (reassign chats), use --stream.
+What can go wrong: a message reaches only current subscribers. So `watch` reads the whole set when it begins, and should
+do so after each reconnect. If every absence must be acted on (reassign chats), use --stream.
 """
 
 import sys
@@ -18,7 +19,7 @@ SECONDS = 30
 
 
 def alive(r: redis.Redis, agent: str, seconds: float = SECONDS) -> None:
-    """Note a sign of life: call this every third of the time."""
+    """Note a sign of life: call this three times in each `seconds`."""
     with r.pipeline() as p:
         p.sadd("agents", agent)
         p.execute_command("EXPIREMEMBER", "agents", agent, int(seconds * 1000), "ms")
@@ -31,12 +32,12 @@ def leave(r: redis.Redis, agent: str) -> None:
 
 
 def present(r: redis.Redis) -> set[str]:
-    """Return the agents who are there now."""
+    """Return the agents who are online now."""
     return set(r.smembers("agents"))
 
 
 def watch(r: redis.Redis) -> Iterator[tuple[str, str]]:
-    """Give who is there at first, as ("there", agent), then who ceases to be, as ("lost", agent)."""
+    """Yield ("there", agent) for each agent who is online at first, then ("lost", agent) for each who goes offline."""
     with r.pubsub(ignore_subscribe_messages=True) as listener:
         listener.subscribe("__subkeyevent@0__:sexpired")
         listener.get_message(timeout=5)  # the subscription itself: from now on nothing is missed

@@ -1,12 +1,13 @@
-"""A delay queue in a list: jobs that run when their time has come; nothing polls, and workers need no consumer group.
+"""A delay queue with a list: workers pop jobs that are due; nothing polls, and there is no consumer group.
 
 It replaces a sorted set of due times that workers poll, Celery's ETA and Redisson's delayed queue.
 
     expiremember-proxy events set 'delayed' --list ready --value
     python ready_list.py redis://127.0.0.1:6380 worker-1
 
-What can go wrong: a worker that dies amid a job leaves it in `working:` and its name, and does it again when it is
-started under that name: a job has to bear that. One whose worker never comes back stays there.
+What can go wrong: if a worker dies during a job, the job stays in the list `working:NAME`. The worker does it again
+when it is restarted under the same name, so it must be safe to do a job twice. If it is never restarted, the job stays
+in that list.
 """
 
 import sys
@@ -15,7 +16,7 @@ import redis
 
 
 def put(r: redis.Redis, job: str, payload: str, seconds: float) -> None:
-    """Have a job run after some seconds; one that waits already is replaced. A delay of 0 ms would remove it."""
+    """Schedule a job, in place of a waiting job of that name; after 1 ms at least, because 0 ms would remove it."""
     with r.pipeline() as p:
         p.hset("delayed", job, payload)
         p.execute_command("EXPIREMEMBER", "delayed", job, max(1, int(seconds * 1000)), "ms")
@@ -37,7 +38,7 @@ def run(r: redis.Redis, mine: str, payload: str) -> None:
 
 
 def work(r: redis.Redis, name: str) -> None:
-    """Run jobs until killed; first those that an earlier worker of this name has left."""
+    """Run jobs until killed; begin with jobs that an earlier worker of this name has not finished."""
     mine = f"working:{name}"
     for payload in r.lrange(mine, 0, -1):
         run(r, mine, payload)

@@ -1,11 +1,11 @@
-"""A list whose elements lapse: the ten products that a user has looked at last, each for a week.
+"""A list whose elements expire: the last ten products that a user has looked at, each kept for a week.
 
-It replaces a list with times in its elements, which every reader has to filter and nobody trims.
+It replaces a list with times in its elements, which every reader has to filter and which grows.
 
     python recent.py redis://127.0.0.1:6380
 
 What can go wrong: a deadline belongs to a value, with all its occurrences in the list. So `look` removes the product
-first, which ends its old deadline too. Removal from a list takes time in proportion to its length: keep lists short.
+first, which ends its old deadline too. Removing an element scans the list: keep lists short.
 """
 
 import sys
@@ -16,7 +16,7 @@ MOST, SECONDS = 10, 7 * 86_400
 
 
 def look(r: redis.Redis, user: str, product: str, seconds: float = SECONDS) -> None:
-    """Put a product in front."""
+    """Put a product at the front of the list."""
     key = f"recent:{user}"
     with r.pipeline() as p:
         p.lrem(key, 0, product)
@@ -27,7 +27,7 @@ def look(r: redis.Redis, user: str, product: str, seconds: float = SECONDS) -> N
 
 
 def recent(r: redis.Redis, user: str) -> list[str]:
-    """Return the products, the last first."""
+    """Return the products, the most recent first."""
     return r.lrange(f"recent:{user}", 0, -1)
 
 

@@ -1,11 +1,11 @@
-"""At most three unpaid orders a user, each for half an hour; the stock returns when one lapses.
+"""At most three unpaid orders a user, each for half an hour; when an order expires, its stock returns.
 
 It replaces a job every minute that looks for old orders and can die between two updates. To run it:
     expiremember-proxy events set 'unpaid:*' --stream lapsed --value --maxlen 0
     python unpaid_orders.py redis://127.0.0.1:6380 worker-1
 
-What can go wrong: an order number that is used twice is one order. DEL, or EXPIRE of the whole key, ends orders without
-an entry: their stock does not return. Nor does it where somebody trims the stream: entries go when they are done.
+What can go wrong: two orders with one number are one order. If the whole key is removed (DEL, EXPIRE), no entries are
+written, and the stock does not return. Nor does it if the stream is trimmed: `work` deletes entries that are done.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ RETURN = """if redis.call('XACK', KEYS[1], 'stock', ARGV[1]) == 1 then
 
 
 def place(r: redis.Redis, user: str, order: str, item: str, count: int) -> bool:
-    """Place an order; return whether the user may and there is stock."""
+    """Place an order; return False if the user has too many unpaid orders or there is too little stock."""
     unpaid, stock = f"unpaid:{user}", f"stock:{item}"
     with r.pipeline() as p:
         while True:
@@ -39,12 +39,12 @@ def place(r: redis.Redis, user: str, order: str, item: str, count: int) -> bool:
 
 
 def pay(r: redis.Redis, user: str, order: str) -> bool:
-    """Pay for an order; return False if it has lapsed."""
+    """Pay for an order; return False if it has expired."""
     return r.hdel(f"unpaid:{user}", order) == 1
 
 
 def work(r: redis.Redis, name: str) -> None:
-    """Return the stock of orders that lapse, each in one step with its XACK: not twice, whoever dies."""
+    """Return the stock of expired orders, each in one step with its XACK: exactly once, even if a worker dies."""
     while True:
         claimed = [one for one in r.xautoclaim("lapsed", "stock", name, min_idle_time=IDLE_MS, count=100)[1] if one[1]]
         fresh = r.xreadgroup("stock", name, {"lapsed": ">"}, count=100, block=500)
