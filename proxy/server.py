@@ -356,9 +356,15 @@ class Server:
         """Why clients cannot be served; empty if they can."""
         if not self._tracker.settled.is_set():
             return self._upstream.state
-        if not self._logins.asked.is_set() and self._logins.trouble:
-            return f"it does not say whether it requires a login: {self._logins.trouble}"
-        return "" if all(asked.is_set() for asked in self._all_asked) else "no answer in time"
+        known = all(asked.is_set() for asked in self._all_asked)
+        return "" if known else self._login_trouble or "no answer in time"
+
+    @property
+    def _login_trouble(self) -> str:
+        """Why it is not known whether the server requires a login; empty if that is known, or no query has failed."""
+        if self._logins.asked.is_set() or not self._logins.trouble:
+            return ""
+        return f"cannot find out whether the server requires a login: {self._logins.trouble}"
 
     async def _until_known(self, seconds: float) -> None:
         """Wait, for a limited time, until the covered prefixes and all other facts needed for clients are known."""
@@ -520,7 +526,7 @@ class Server:
         if not self._tracker.connected.is_set():
             return f"upstream {self._upstream} is unavailable: {self._upstream.state}"
         if not (self._coverage.loaded and all(asked.is_set() for asked in self._all_asked)):
-            return "covered prefixes are not loaded yet"
+            return self._login_trouble or "covered prefixes are not loaded yet"
         return None
 
     def _read_gauges(self) -> None:

@@ -917,6 +917,8 @@ MUTATIONS = [
     Mutation("wire/silence.py", 'rb"\\*[0-9]"', 'rb"\\*"', "queued words"),
     Mutation("wire/replies.py", "and data[position] == _PUSH:", "and False:", "pushes in a silence"),
     Mutation("relay/lanes.py", "if self._writes and self._all.anybody_leaves:", "if False:", "a shared push"),
+    Mutation("relay/upstream.py", " or self._read_pauses.has(ReadPause.FULL)", "", "an end that nobody reads"),
+    Mutation("session/reads.py", "not keys.isdisjoint(request[1:2])", "request[1] in keys", "short requests"),
     Mutation("relay/ending.py", "differs = self._was_held or", "differs = False and", "half closed"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),
     Mutation("relay/hangup.py", "fileno=number)", "fileno=os.dup(number))", "a half close without files"),

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from proxy.relay.state import MOVES, State
+from proxy.relay.vigil import PATIENT_SECONDS
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, about, held_count, request
@@ -626,7 +627,8 @@ def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
             leave(client)
         until(
             lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"),
-            what=lambda: f"{upstream.command('CLIENT', 'LIST')!r}, {proxy.process.output}: this",
+            PATIENT_SECONDS,
+            lambda: f"{upstream.command('CLIENT', 'LIST')!r}, {proxy.process.output}: this",
         )
     assert upstream.command("RPUSH", "queue", "job") == b":1\r\n"
     assert upstream.command("LLEN", "queue") == b":1\r\n"

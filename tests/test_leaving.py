@@ -28,7 +28,7 @@ from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
 from tests.test_ends import certificate, listening_by_tls
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
-from tests.test_sharing import SHARING
+from tests.test_sharing import SHARING, shared
 from tests.test_tls import KIND as TLS_KIND
 
 pytestmark = pytest.mark.oldest_kind
@@ -1033,6 +1033,27 @@ def check_a_shared_push(server: Server, proxy: Proxy) -> None:
             other.send(request("LPUSH", "jobs", turn))
             assert (beside.reply(), one.reply(), other.reply()) == (b"+OK\r\n", b"+OK\r\n", b":1\r\n")
             assert server.command("RPOP", "jobs") == b"$1\r\n%d\r\n" % turn
+
+
+@pytest.mark.one_kind
+def test_who_half_closes_and_reads_nothing_keeps_nobody_from_sharing(upstream: Server, start_proxy: StartProxy) -> None:
+    check_unread_end(upstream, start_proxy(upstream, *SHARING))
+
+
+def check_unread_end(server: Server, proxy: Proxy) -> None:
+    server.command("SET", "big", b"x" * 20 * MEGABYTE)
+    with proxy.connect() as one, proxy.connect() as leaver:
+        leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        leaver.send(request("GET", "big") * 3 + request("BRPOP", "jobs", 0))
+        until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
+        leaver.end_of_requests()
+        until(lambda: b"blocked_clients:0" in server.command("INFO", "clients"))
+
+        def shares() -> bool:
+            before = shared(proxy)
+            return one.command("SET", "k", "x") == b"+OK\r\n" and shared(proxy) > before
+
+        until(shares)
 
 
 @pytest.mark.one_kind

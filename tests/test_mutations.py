@@ -548,6 +548,11 @@ def _on_the_oldest(place: Place, check: Callable[[Server, Proxy], None]) -> None
         check(server, place.proxy("--upstream", server.url))
 
 
+def _check_short_requests(place: Place) -> None:
+    with place.proxy("--no-sweep").connect() as client:
+        reads.check_short_requests(client, place.server)
+
+
 def _check_sent_twice(proxy: Proxy) -> None:
     with proxy.connect() as client:
         for together in (True, False):
@@ -1063,6 +1068,8 @@ CHECKS |= {
     "replies in doubt at the end": lambda place: silence.check_doubt_at_the_end(place.server, place.proxy()),
     "many resets": _many_resets,
     "late replies": lambda place: blind.check_late_replies(place.server, place.start_proxy),
+    "an end that nobody reads": lambda place: leaving.check_unread_end(place.server, place.proxy(*sharing.SHARING)),
+    "short requests": _check_short_requests,
     "a shared push": lambda place: leaving.check_a_shared_push(place.server, place.proxy(*sharing.SHARING)),
     "half closed": lambda place: leaving.check_half_closed(place.server, place.proxy()),
     "left unused": lambda place: leaving.check_left_unused(place.server, place.start_proxy),

@@ -325,6 +325,32 @@ def check_an_expire(server: Server, proxy: Proxy, requests: list[str]) -> None:
 
 
 @pytest.mark.one_kind
+def test_requests_that_are_too_short_go_beside_reads(client: Raw, upstream: Server) -> None:
+    check_short_requests(client, upstream)
+
+
+def check_short_requests(client: Raw, upstream: Server) -> None:
+    """Whatever a request lacks, only the server says so."""
+    client.send(request("SADD", "s", "m", "n") + request("EXPIREMEMBER", "s", "m", 1000))
+    client.replies(2)
+    read = request("SISMEMBER", "s", "m")
+    with upstream.connect() as beside:
+        tried = 0
+        for name in COMMANDS:
+            known = re.match(
+                rb"\*1\r\n\*\d+\r\n\$\d+\r\n[^\r]+\r\n:-?(\d+)\r\n", beside.command("COMMAND", "INFO", name)
+            )
+            for words in range(1, int(known[1]) if known else 0):
+                short = request(name, *("s", "m", "1", "2", "3")[: words - 1])
+                beside.send(short)
+                error = beside.reply()
+                client.send(short + read + read + short)
+                assert client.replies(4) == [error, b":1\r\n", b":1\r\n", error], short
+                tried += 1
+        assert tried > 150
+
+
+@pytest.mark.one_kind
 def test_few_replies_wait_behind_a_late_one(upstream: Server, start_proxy: StartProxy) -> None:
     check_few_wait(upstream, start_proxy(upstream, "--no-sweep"))
 

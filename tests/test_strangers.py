@@ -417,9 +417,10 @@ def check_without_an_answer(server: Server, start_proxy: StartProxy, how: str) -
             client.send(requests("INCR n"))
         clients.pop().close()
         for client in clients:
-            assert b"does not say whether it requires a login" in client.rest()
+            assert b"cannot find out whether the server requires a login" in client.rest()
         host, port = admin.split(":")
-        assert Admin((host, int(port))).ask("/readyz")[0] == 503
+        status, why = Admin((host, int(port))).ask("/readyz")
+        assert (status, "whether the server requires a login" in why) == (503, True)
         relay.asks = bytes
         until(lambda: levels(proxy, "the upstream says again whether it requires a login") == ["info"])
         until(lambda: proxy.command("INCR", "n") == b":1\r\n")

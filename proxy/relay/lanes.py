@@ -100,8 +100,9 @@ class HasLogin(Protocol):
 class Leaver(Protocol):
     """A client's connection to the server."""
 
-    lost: bool
-    """Whether it has ended."""
+    @property
+    def may_take(self) -> bool:
+        """Whether the server could still give the client data through this connection."""
 
 
 class Lanes:
@@ -187,7 +188,7 @@ class Lanes:
         A shared write could overtake it: the server reads connections in the order in which their first unread bytes
         came, and a lane's may have come before the half close. So writes then go over the clients' own connections.
         """
-        return any(not upstream.lost for upstream in self._leavers)
+        return any(upstream.may_take for upstream in self._leavers)
 
     def refuse(self, identity: Identity) -> None:
         """Note that the server refused lanes of an identity."""

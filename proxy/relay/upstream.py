@@ -53,6 +53,10 @@ class ReadPauses:
         if self._watch is None:
             self._look_after(transport, abort)
 
+    def has(self, why: ReadPause) -> bool:
+        """Return whether this is one of the reasons."""
+        return why in self._reasons
+
     def remove(self, why: ReadPause) -> bool:
         """Remove a reason; return whether none is left."""
         self._reasons.discard(why)
@@ -153,6 +157,14 @@ class UpstreamConnection(Droppable):
     def closing(self) -> bool:
         """Whether nothing can be sent any more."""
         return self.lost or self._transport.is_closing()
+
+    @property
+    def may_take(self) -> bool:
+        """Whether the server could still give the client data through this connection.
+
+        False while the client does not read earlier replies: then the end of the connection is not seen either.
+        """
+        return not (self.lost or self._read_pauses.has(ReadPause.FULL))
 
     @property
     def unsent(self) -> int:

@@ -384,8 +384,8 @@ class Reads:
         """
         calls, parts = self._ground.rewriter.calls, list[bytes]()
         for request in requests:
-            part = encode(request)
-            parts.append(calls.settled(request, part) if request[0] in _EXPIRE and request[1] in keys else part)
+            part, settles = encode(request), request[0] in _EXPIRE and not keys.isdisjoint(request[1:2])
+            parts.append(calls.settled(request, part) if settles else part)
         return b"".join(parts)
 
     def guard_front(self, data: bytes, now: float) -> int:
