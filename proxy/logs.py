@@ -96,7 +96,7 @@ def configure(level: str, chosen: Literal["auto", "console", "json"]) -> None:
 
 
 def _say_lost(lines: int) -> None:
-    log.warning("log lines lost: nobody read them", lines=lines)
+    log.warning("log lines lost: their reader was too slow", lines=lines)
 
 
 class Seldom:

@@ -678,7 +678,7 @@ class Server:
         finally:
             await end([met, tried])
         if self._trail.met.is_set():
-            advice = "set it to the Redis or Valkey server that the proxy is to stand in front of"
+            advice = "set it to the Redis or Valkey server behind the proxy"
             raise SettingsError(f"upstream: {self._upstream} leads back to this proxy itself: {advice}")
 
     async def _until_serving(self, tried: asyncio.Task[None]) -> None:
@@ -697,7 +697,7 @@ class Server:
                 await self._until_known(seconds)
         if unknown := self._unknown:
             why = unknown if tried.done() else "it does not answer"
-            advice = "the other proxy goes on"
+            advice = "the running proxy continues to serve"
             raise SettingsError(f"takeover: upstream {self._upstream} is unavailable: {why}; {advice}")
 
     async def _warn(self) -> None:

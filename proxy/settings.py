@@ -334,7 +334,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_idle_timeout(cls, seconds: float) -> float:
         if seconds and not sys.platform.startswith("linux"):
-            raise ValueError("needs Linux, which notes when a connection was last used")
+            raise ValueError("works only on Linux: other systems do not report when a connection was last used")
         return seconds
 
     @model_validator(mode="after")

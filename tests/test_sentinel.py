@@ -517,7 +517,7 @@ def test_what_is_no_sentinel_or_knows_no_such_primary(
     )
     status, text = admin.ask("/readyz")
     assert status == 503
-    assert f"127.0.0.1:{server.port}: it is no Sentinel" in text
+    assert f"127.0.0.1:{server.port}: it is not a Sentinel" in text
     assert f"127.0.0.1:{sentinel.port}: it knows no primary with the name 'other'" in text
     assert "connection refused" in text
     assert sentinel.command("SENTINEL", "MONITOR", "other", "127.0.0.1", server.port, 1) == b"+OK\r\n"

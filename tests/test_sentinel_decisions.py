@@ -178,9 +178,9 @@ def test_sentinels_disagree_only_when_it_lasts() -> None:
 def test_what_is_wrong_with_each_is_told() -> None:
     made = council()
     made.fail(ONE, "connection refused")
-    made.fail(TWO, "it is no Sentinel")
+    made.fail(TWO, "it is not a Sentinel")
     assert made.missing == (
-        "no Sentinel names the primary: sentinel-1:26379: connection refused; sentinel-2:26379: it is no Sentinel"
+        "no Sentinel names the primary: sentinel-1:26379: connection refused; sentinel-2:26379: it is not a Sentinel"
     )
 
 
@@ -203,7 +203,7 @@ def test_a_report() -> None:
     ("address", "said"),
     [
         (None, "it knows no primary with the name 'mymaster'"),
-        (ResponseError("unknown command 'SENTINEL', with args beginning with"), "it is no Sentinel"),
+        (ResponseError("unknown command 'SENTINEL', with args beginning with"), "it is not a Sentinel"),
         (ResponseError("IDONTKNOW what\nthis is"), "it answers: IDONTKNOW what this is"),
         ([], "no address"),
         ([b"10.0.0.1"], "no address"),
@@ -260,7 +260,7 @@ def test_an_address_is_shown_without_what_is_secret() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis+sentinel://h1,h2", "does not say what the Sentinels call the primary"),
+        ("redis+sentinel://h1,h2", "lacks the primary's name, as the Sentinels know it"),
         ("redis+sentinel:///mymaster", "no valid hosts and ports"),
         ("redis+sentinel://h1,,h2/m", "no valid hosts and ports"),
         ("redis+sentinel://h1:0/m", "no valid hosts and ports"),

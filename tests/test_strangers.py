@@ -411,7 +411,7 @@ def check_without_an_answer(server: Server, start_proxy: StartProxy, how: str) -
         options = ("--connect-timeout", "1", "--admin", admin, "--max-clients", "4")
         proxy = start_proxy(None, "--upstream", relay.url, *options, ready=False)
         proxy.process.line(lambda line: "admin port open" in line)
-        until(lambda: levels(proxy, "cannot ask the upstream whether it requires a login") == ["warning"])
+        until(lambda: levels(proxy, "cannot find out whether the upstream requires a login") == ["warning"])
         clients = [stack.enter_context(proxy.connect(4)) for _ in range(4)]
         for client in clients:
             client.send(requests("INCR n"))
@@ -422,9 +422,9 @@ def check_without_an_answer(server: Server, start_proxy: StartProxy, how: str) -
         status, why = Admin((host, int(port))).ask("/readyz")
         assert (status, "whether the server requires a login" in why) == (503, True)
         relay.asks = bytes
-        until(lambda: levels(proxy, "the upstream says again whether it requires a login") == ["info"])
+        until(lambda: levels(proxy, "login requirement of the upstream is known again") == ["info"])
         until(lambda: proxy.command("INCR", "n") == b":1\r\n")
-        assert levels(proxy, "cannot ask the upstream whether it requires a login") == ["warning"]
+        assert levels(proxy, "cannot find out whether the upstream requires a login") == ["warning"]
         assert proxy.process.end() == 0, proxy.process.output
 
 
@@ -450,7 +450,7 @@ def test_a_reply_without_an_end_is_not_kept() -> None:
             async def connect(factory: Callable[[], asyncio.Protocol]) -> None:
                 await asyncio.get_running_loop().create_connection(factory, host, port)
 
-            with pytest.raises(ConnectionError, match="the first line of its reply does not end"):
+            with pytest.raises(ConnectionError, match="the first line of its reply is too long"):
                 await LoginWatch(connect).ask()
 
     asyncio.run(ask())

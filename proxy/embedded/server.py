@@ -98,7 +98,7 @@ class EmbeddedServer:
         log.info("embedded server started", binary=str(binary), directory=str(data.path))
         if data.is_converted:
             log.warning(
-                "the data was converted: servers before Redis 7 do not find it any more",
+                "the data was converted: servers before Redis 7 can no longer find it",
                 directory=str(data.path),
                 advice="keep using this server or a newer one",
             )

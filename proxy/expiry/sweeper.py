@@ -81,7 +81,7 @@ class Sweeper:
 
     def _clock_stepped(self, milliseconds: float) -> None:
         if abs(milliseconds) >= _TOLD_STEP_MS:
-            advice = "deadlines follow that clock: have its time service slew it, not step it"
+            advice = "deadlines follow that clock: configure its time service to slew the clock, not step it"
             log.warning("upstream clock stepped", ms=round(milliseconds), advice=advice)
         self._wake.set()
 

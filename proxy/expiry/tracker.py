@@ -366,7 +366,7 @@ class Tracker:
         if self._see():
             self._say_loaded(asyncio.get_running_loop().time() - started)
         else:
-            log.info("the cluster is down: covered prefixes are loaded when it is up")
+            log.info("cluster is down: covered prefixes will be loaded when it is up again")
 
     def _note_rules(self, *, told: bool) -> None:
         self._coverage.told = told

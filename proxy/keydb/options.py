@@ -143,7 +143,7 @@ def take_order(given: dict[str, Any]) -> Order:
     except ValidationError as error:
         raise of_source("; ".join(reasons(error))) from None
     if parse_upstream(server.upstream).sentinels:
-        raise SettingsError("import: --from: Sentinels are not asked here; name the server")
+        raise SettingsError("import: --from: Sentinels are not supported here; give the server's address")
     return Order(None, server, order.dry_run, order.verify)
 
 

@@ -148,9 +148,7 @@ class Predecessor:
             self.listener, self.marks = sockets[0], marks
         else:
             if told["version"] != VERSION:
-                raise ConnectionError(
-                    "the running proxy has another version, which hands over differently; stop it first"
-                )
+                raise ConnectionError("the running proxy is of an incompatible version; stop it first")
             self.given.keeps_files = bool(told["keeps_files"])
             self._early = text[length:].encode()
             return False
@@ -255,7 +253,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time: another process may be about to take over"
     if isinstance(error, BrokenPipeError | ConnectionResetError):
-        return "the proxy there hands nothing over: it is about to end"
+        return "the running proxy is shutting down and hands over no sockets"
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "the process there is not a proxy"

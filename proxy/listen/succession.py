@@ -215,7 +215,7 @@ class Succession:
     def _give_up(self, visitor: socket.socket) -> None:
         if self._hear(visitor):
             return  # a message had arrived, but this process was late to read it
-        log.warning("takeover given up: no sign of the other process", takeover=str(self._path))
+        log.warning("takeover given up: the other process does not respond", takeover=str(self._path))
         with contextlib.suppress(OSError):
             visitor.send(GIVES_UP)
         self._part(visitor)
@@ -267,7 +267,7 @@ class Succession:
         while (visitor := self._visitor) is not None and self._hear(visitor):
             pass
         if (visitor := self._visitor) is not None and self._has_all:
-            log.info("listening sockets left to another process", takeover=str(self._path))
+            log.info("listening sockets handed to the new process", takeover=str(self._path))
             self._leave(visitor)
         return not self._has_left
 

@@ -223,7 +223,7 @@ def outlook(facts: Facts) -> str:
     what = _KINDS.get(facts.kind, "member")
     if facts.kind == b"none":
         void = " The deadline that is stored is void, and is freed within minutes." if facts.is_void else ""
-        return f"There is no such key, so the member is not there either.{void}"
+        return f"There is no such key, so the member does not exist either.{void}"
     if facts.kind not in _NOUNS:
         return f"The key is a {show(facts.kind)}, which has no members that could expire."
     if facts.there is None:

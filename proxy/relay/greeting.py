@@ -66,4 +66,4 @@ class Greeting:
             (answer[1:].strip().decode("utf-8", "replace") for answer in before if answer[:1] == b"-"), ""
         )
         if not self.refusal and who(told) != self._identity:
-            self.refusal = "the server reports another user, database or protocol for it"
+            self.refusal = "the server reports another user, database or protocol for the shared connection"

@@ -140,7 +140,7 @@ class Lanes:
         self._leavers: WeakSet[Leaver] = WeakSet()  # some may have ended
         self._rests = False  # whether no lane needs frequent checks
         self._wanted = asyncio.Event()  # set when lanes need frequent checks
-        self._say_refused = Seldom(log.info, "requests not shared: no connection as the clients' user")
+        self._say_refused = Seldom(log.info, "requests not shared: no shared connection as this user")
 
     def groups(self, identity: Identity) -> tuple[Group, Group] | None:
         """Return the two groups of an identity: one for writes, and one for reads, which also run during CLIENT PAUSE

@@ -131,7 +131,7 @@ class LongReply:
             ):
                 self._look_again(port, backlog, looks + 1)
             else:
-                log.warning("client dropped: it does not read a long reply", bytes=left)
+                log.warning("client dropped: it did not read its long reply", bytes=left)
                 port.lost()
                 self._look_again(port, backlog, 0)
 

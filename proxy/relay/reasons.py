@@ -32,7 +32,7 @@ def no_room(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str, s
 def too_large(metrics: Metrics, budget: HeldBudget, held: int, who: Mapping[str, str]) -> bytes:
     """Report that a request that must be buffered exceeds the limit; `held`: its bytes so far."""
     metrics.requests_refused_total["request_limit"] += 1
-    advice = f"raise {budget.names}, if such requests are wanted"
+    advice = f"raise {budget.names} to allow such requests"
     log.warning(
         "client dropped: request larger than request_limit", bytes=held, limit=budget.largest, advice=advice, **who
     )

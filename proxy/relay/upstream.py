@@ -233,7 +233,9 @@ class UpstreamConnection(Droppable):
             try:
                 data = replies.receive(data)
             except UnclearRepliesError:
-                log.warning("client dropped: errors that cannot be told apart", **self._client.who)
+                log.warning(
+                    "client dropped: cannot tell which error answers the proxy's own request", **self._client.who
+                )
                 self.abort()
                 return
             except StrayReplyError as error:

@@ -42,7 +42,7 @@ PATIENCE_SECONDS: Final = 5.0
 LONGEST: Final = 1 << 20
 """Maximum size of the figures, in bytes. Usually they have some 10,000 bytes."""
 
-_OTHERS: Final = "the reply is not the figures of this version of expiremember-proxy"
+_OTHERS: Final = "the reply is not from this version of expiremember-proxy"
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -114,7 +114,7 @@ def _parse_sentinels(rest: str, *, tls: bool) -> UpstreamURL:
         sentinels.append(Address(found[1] or found[2], int(found[3] or SENTINEL_PORT)))
     primary, _, database = path.strip("/").partition("/")
     if not primary:
-        raise ValueError(f"does not say what the Sentinels call the primary: {_FORM}")
+        raise ValueError(f"lacks the primary's name, as the Sentinels know it: {_FORM}")
     return UpstreamURL(
         tls,
         unquote(user) if at and user else None,
@@ -127,5 +127,5 @@ def _parse_sentinels(rest: str, *, tls: bool) -> UpstreamURL:
 
 def _database(text: str) -> int:
     if text and not text.isdecimal():
-        raise ValueError(f"the database behind the / must be a number; {_ENCODED}")
+        raise ValueError(f"the database after the / must be a number; {_ENCODED}")
     return int(text or 0)

@@ -89,7 +89,7 @@ def _in_plain_words(error: ssl.SSLError, certificate: Path, key: Path) -> str:
     if b"PRIVATE KEY-----" not in key.read_bytes():
         return f"there is no private key in {key}"
     if error.reason == "KEY_VALUES_MISMATCH":
-        return "the key is another certificate's"
+        return "the key belongs to another certificate"
     return str(error)
 
 

@@ -86,12 +86,12 @@ class LoginWatch:
         self.trouble = ""
         if self._fails:
             self._fails = False
-            log.info("the upstream says again whether it requires a login", wanted=self.wanted)
+            log.info("login requirement of the upstream is known again", wanted=self.wanted)
 
     def _failed(self, error: Exception, *, is_news: bool) -> None:
         say = log.warning if is_news and not self._fails else log.debug
         self.trouble = in_words(error)
-        say("cannot ask the upstream whether it requires a login", error=self.trouble)
+        say("cannot find out whether the upstream requires a login", error=self.trouble)
         self._fails = self._fails or is_news
 
     async def ask(self) -> bool:
@@ -135,7 +135,7 @@ class _Probe(asyncio.Protocol):
         if b"\n" in self._line[:_LONGEST_LINE]:
             self._answer.set_result(self._line)
         elif len(self._line) >= _LONGEST_LINE:
-            self._answer.set_exception(ConnectionError("the first line of its reply does not end"))
+            self._answer.set_exception(ConnectionError("the first line of its reply is too long"))
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

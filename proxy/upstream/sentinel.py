@@ -77,14 +77,14 @@ def read_report(about: Any, address: Any, primary: str) -> Report:
     if isinstance(address, ResponseError):
         text = " ".join(str(address).split())
         if "unknown command" in text.lower() or "has no SENTINEL" in text:
-            raise SentinelError("it is no Sentinel")
+            raise SentinelError("it is not a Sentinel")
         raise SentinelError(f"it answers: {text}")
     if address is None:
         raise SentinelError(f"it knows no primary with the name {primary!r}")
     words = address if isinstance(address, list) else []
     found = _address(*words) if len(words) == 2 else None
     if found is None:
-        raise SentinelError("it gives no address of the primary")
+        raise SentinelError("it does not report the primary's address")
     return Report(found, _epoch(about))
 
 

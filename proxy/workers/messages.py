@@ -174,7 +174,7 @@ def unpack_settings(given: Mapping[str, Any]) -> Settings:
         return _Given(**given)
     except ValidationError as error:
         # pydantic's error text would show values, such as passwords.
-        raise ValueError(f"settings are not understood: {error.error_count()} errors") from None
+        raise ValueError(f"settings are invalid: {error.error_count()} errors") from None
 
 
 class _Given(Settings):

@@ -232,7 +232,7 @@ class Supervisor:
                 for place, worker in enumerate(self._workers):
                     if not self._board.has_begun(place):
                         self._fail()
-                        log.error("worker did not begin", worker=worker.number, seconds=START_SECONDS)
+                        log.error("worker did not start in time", worker=worker.number, seconds=START_SECONDS)
                         worker.kill()
                         return
             hung = {worker.number for worker in self._overview.silent()}
@@ -252,7 +252,7 @@ class Supervisor:
                 self._see_ended()
             for worker in self._running.values():
                 self._fail()
-                log.error("worker killed: it did not end in time", worker=worker.number)
+                log.error("worker killed: it did not stop in time", worker=worker.number)
                 worker.kill()
 
 
