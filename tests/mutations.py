@@ -560,7 +560,7 @@ MUTATIONS = [
     Mutation("session/reads.py", "if request[0] in SEVERAL_KEYS else request[1:2]", "", "reads wait for none"),
     Mutation("session/reads.py", "if name in _CONTENTS:", "if False:", "reads wait for none"),
     Mutation("session/reads.py", "in _EXPIRE_TIMES or name in _LIFETIMES)", "in ())", "reads wait for none"),
-    Mutation("session/reads.py", "and _NOT_SOON(request[2]):", "and False:", "reads wait for none"),
+    Mutation("session/reads.py", "and _EXPIRE[name](request[2]):", "and False:", "reads wait for none"),
     Mutation("session/reads.py", "Concern.EXPIRY: (Concern.LIFETIME, ", "Concern.EXPIRY: (", "sent twice"),
     Mutation("session/reads.py", "raw if used.isdisjoint(_EXPIRE) else", "raw if True else", "an EXPIRE behind a read"),
     Mutation("session/reads.py", "return set(scope.among({", "return set(self._coverage.among({", "not covered yet"),

@@ -251,6 +251,8 @@ BEHIND: Final = [
     ("SCARD s; SET s v", [b":1\r\n", b"+OK\r\n"]),
     ("TTL s; EXPIRE s 100", [b":-1\r\n", b":1\r\n"]),
     ("SCARD s; EXPIRE s -1", [b":1\r\n", b":1\r\n"]),
+    ("SCARD s; PEXPIRE s 0", [b":1\r\n", b":1\r\n"]),
+    ("SCARD s; PEXPIRE s 99999; SCARD s; TTL s", [b":1\r\n", b":1\r\n", b":1\r\n", b":100\r\n"]),
     ("SCARD s; EXPIRE s 100; SCARD s; TTL s", [b":1\r\n", b":1\r\n", b":1\r\n", b":100\r\n"]),
     ("SCARD s; EXPIREMEMBER s m 100; SCARD s", [b":1\r\n", b":0\r\n", b":1\r\n"]),
     ("SCARD s; EXPIREMEMBER s n 100; SCARD s; TTL s n", [b":1\r\n", b":1\r\n", b":1\r\n", b":100\r\n"]),
@@ -294,7 +296,7 @@ def test_what_is_sent_twice_sees_nothing_that_came_behind_it(client: Raw, togeth
     check_behind(client, together=together)
 
 
-@pytest.mark.parametrize("requests", [["EXPIRE s 100"], ["SCARD s", "EXPIRE s 100"], ["PEXPIRE s 100000"]])
+@pytest.mark.parametrize("requests", [["EXPIRE s 100"], ["SCARD s", "EXPIRE s 100"], ["SCARD s", "PEXPIRE s 100000"]])
 def test_an_expire_goes_by_what_lives(upstream: Server, start_proxy: StartProxy, requests: list[str]) -> None:
     check_an_expire(upstream, start_proxy(upstream, "--no-sweep"), requests)
 
@@ -495,6 +497,7 @@ WAIT_FOR_NONE: Final = {
     "lifetimes among reads": ["PTTL c:set", "SCARD c:set", "TTL c:text", "GET c:text"],
     "lifetimes of many keys": ["EXPIRE c:{number} 100"],
     "a lifetime after a read": ["SMEMBERS c:{number}", "EXPIRE c:{number} 100"],
+    "a lifetime in ms after a read": ["SMEMBERS c:{number}", "PEXPIRE c:{number} 100000"],
     "a read after a lifetime": ["EXPIRE c:{number} 100", "GET c:{number}"],
     "values alike": ["GETSET c:{number} 1"],
     "a condition": ["EXPIRE c:{number} 100"],

@@ -65,9 +65,12 @@ _LITTLE: Final = 64 * 1024
 """Reads under way that take no more than this, in bytes, are not worth counting."""
 
 _NAMED: Final = frozenset((Effect.EXPIRE, Effect.LIFETIME, Effect.ADD, Effect.REMOVE, Effect.COUNT))
-_EXPIRE: Final = frozenset((b"EXPIRE", b"expire", b"Expire"))
-_NOT_SOON: Final = re.compile(rb"[1-9][0-9]{1,9}").fullmatch
-"""At least 10 s: a key or member lasts until reads in front of the request have been sent again."""
+_EXPIRE: Final = {
+    spelled: re.compile(not_soon).fullmatch
+    for name, not_soon in ((b"EXPIRE", rb"[1-9][0-9]{1,9}"), (b"PEXPIRE", rb"[1-9][0-9]{4,12}"))
+    for spelled in (name, name.lower(), name.title())
+}
+"""Command → a test whether its time is at least 10 s: the key lasts until reads in front have been sent again."""
 _NAMES: Final = REPEATABLE | STRINGS
 _ZERO: Final = frozenset(spelled for name in (b"SETNX", b"MSETNX") for spelled in (name, name.lower(), name.title()))
 _ORDINARY: Final = _NAMES | FREE | {spelled for name in FREQUENT for spelled in (name, name.lower(), name.title())}
@@ -120,7 +123,7 @@ def _concern(request: list[bytes]) -> Concern:
         return Concern.CONTENT
     if (name in _EXPIRE_TIMES or name in _LIFETIMES) and len(request) == 2:
         return Concern.LIFETIME
-    if name in _EXPIRE and len(request) == 3 and _NOT_SOON(request[2]):
+    if name in _EXPIRE and len(request) == 3 and _EXPIRE[name](request[2]):
         return Concern.EXPIRY
     return Concern.ANYTHING
 
