@@ -256,7 +256,7 @@ def test_figures_of_something_else_are_not_believed(body: bytes) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(TopError, match="not the figures of this version"):
+        with pytest.raises(TopError, match="not from this version"):
             Source(f"127.0.0.1:{listener.getsockname()[1]}").read()
         thread.join(20)
 
