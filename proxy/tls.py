@@ -144,6 +144,8 @@ class Beneath(asyncio.BufferedProtocol):
                 cast(asyncio.Protocol, self._above.get_protocol()).eof_received()
         finally:
             if self._tls is not None:
+                # `_take_apart` would be a reference cycle: it would hold 300 KB until the next garbage collection.
+                self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
                 self._tls.connection_lost(exc)
 
     def expect_alert(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import select
 import shutil
@@ -13,6 +14,7 @@ import ssl
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
@@ -765,6 +767,59 @@ def check_handshakes_take_turns(server: Server, start: Callable[..., Proxy], fol
 
 def test_handshakes_take_turns(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
     check_handshakes_take_turns(server, start_proxy, tmp_path)
+
+
+@pytest.mark.parametrize("ends", ["peer", "here"])
+def test_nothing_is_left_of_a_connection_that_expected_an_alert(files: Files, ends: str) -> None:
+    """Without the garbage collector: TLS has a buffer of 256 KB for each connection."""
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(files.server.file, files.server.key)
+
+    def serve(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), own.wrap_socket(connection, server_side=True) as server:
+            server.sendall(b"hello")
+            server.recv(1)  # until the other side has ended its own
+            server.unwrap()
+
+    class Client(asyncio.Protocol):
+        def __init__(self) -> None:
+            self.heard, self.lost = asyncio.Event(), asyncio.Event()
+
+        def data_received(self, _: bytes) -> None:
+            self.heard.set()
+
+        def connection_lost(self, _: Exception | None) -> None:
+            self.lost.set()
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        server = loop.run_in_executor(None, serve, far)
+        transport, between = await loop.create_connection(Beneath, sock=near)
+        client = Client()
+        secured = await secure(client, transport, context(files), server_hostname="localhost", seconds=5)
+        await client.heard.wait()
+        assert isinstance(secured, Secured)
+        secured.expect_alert()
+        if ends == "peer":
+            near.shutdown(socket.SHUT_WR)
+        else:
+            secured.abort()
+        await client.lost.wait()
+        await server
+        left = weakref.ref(between)
+        del near, transport, between, secured, client
+        await asyncio.sleep(0.05)  # the loop closes its handles
+        assert left() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(play(), 10))
+    finally:
+        gc.enable()
 
 
 def test_a_certificate_that_is_out_of_date_is_warned_of(files: Files, server: Server, start_proxy: StartProxy) -> None:
