@@ -311,7 +311,7 @@ def talks(path: Path, answers: list[bytes], visits: int = 1) -> threading.Thread
         ([], "hands over no sockets"), ([b"nonsense"], "not a proxy"), ([b"{}"], "not a proxy"), ([b"[]"], "not a proxy"),
         ([b"g"], "keeps its sockets"),
         ([b'{"is": "takeover"}'], "not a proxy"), ([b'{"is": "all"}'], "not a proxy"),
-        ([b'{"is": "all", "version": 2, "keeps_files": true}'], "another version"),
+        ([b'{"is": "all", "version": 2, "keeps_files": true}'], "incompatible version"),
     ],
 )  # fmt: skip
 def test_what_is_no_proxy_of_this_version_is_refused(tmp_path: Path, answers: list[bytes], told: str) -> None:
