@@ -723,7 +723,11 @@ class Server:
         exposed = self._listeners.exposed()
         if exposed and not self._logins.wanted:
             advice = "set a password in the server (requirepass or ACL), or listen on 127.0.0.1"
-            log.warning("other machines can use the server without a password", listen=exposed, advice=advice)
+            log.warning(
+                "other machines can use the server through the proxy without a password",
+                listen=exposed,
+                advice=advice,
+            )
 
     def _reload(self) -> None:
         """Reload all certificates; they apply to new connections."""

@@ -314,7 +314,7 @@ def test_a_client_that_vanishes_is_noticed(wire: Cable, start_server: StartServe
     try:
         proxy.line(lambda line: "ready" in line)
         # The server has no password, and other machines reach the proxy.
-        proxy.line(lambda line: "other machines can use the server without a password" in line)
+        proxy.line(lambda line: "other machines can use the server through the proxy without a password" in line)
         with wire.within(wire.near, lambda: Raw((FAR, 6380))) as client:
             assert client.command("CLIENT", "SETNAME", "vanishes") == b"+OK\r\n"
             assert b"name=vanishes" in server.command("CLIENT", "LIST")

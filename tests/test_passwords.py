@@ -211,7 +211,7 @@ def test_an_open_server_is_warned_of_where_others_can_reach_it(server: Server) -
         assert client.command("ACL", "SETUSER", "default", "nopass") == b"+OK\r\n"
     process = everywhere(server)
     try:
-        told = process.line(lambda line: "other machines can use the server without a password" in line)
+        told = process.line(lambda line: "other machines can use the server through the proxy" in line)
         assert "requirepass" in told
         assert "0.0.0.0" in told
         assert process.end() == 0

@@ -308,7 +308,8 @@ def talks(path: Path, answers: list[bytes], visits: int = 1) -> threading.Thread
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ([], "hands over no sockets"), ([b"nonsense"], "not a proxy"), ([b"{}"], "not a proxy"), ([b"[]"], "not a proxy"),
+        ([], "hands over no sockets"),
+        ([b"nonsense"], "not a proxy"), ([b"{}"], "not a proxy"), ([b"[]"], "not a proxy"),
         ([b"g"], "keeps its sockets"),
         ([b'{"is": "takeover"}'], "not a proxy"), ([b'{"is": "all"}'], "not a proxy"),
         ([b'{"is": "all", "version": 2, "keeps_files": true}'], "incompatible version"),

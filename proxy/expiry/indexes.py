@@ -183,7 +183,7 @@ class Indexes:
             )
             for database, first, due in found
         ]
-        # Forget databases that do not exist: clients may have selected some.
+        # Forget databases that the server does not have: a client may have tried to select one.
         self._met = {look.database for look in looks}
         self._coverage.databases.difference_update(set(databases) - self._met)
         return looks, taken

@@ -124,8 +124,8 @@ class Ending:
         self._progress.unsigned = sign is None
         self._course.move(State.ENDED)
         if halves and not defers:
-            # Do not wait: until the server reads the half close, it may give this client data meant for others (BLPOP).
-            # An incomplete request at the end has no effect, and is left out.
+            # Do not wait for a sign: until the server reads the half close, a BLPOP may give this client an element
+            # that another should get. Do not send an incomplete last request: it has no effect.
             upstream.end(b"" if is_beginning(rest[framed_end(rest) :]) else rest)
             self._note_leaver()
         else:

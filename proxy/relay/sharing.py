@@ -333,7 +333,7 @@ class Sharing:
         """Note that the client's own connection was half-closed while a request may block there."""
         self._lanes.note_leaver(self._upstream)
 
-    # Returning.
+    # Returning to the client's own connection.
 
     def wake(self) -> None:
         """Resume checks, stop sharing that does not pay, or have the server queried again."""

@@ -124,7 +124,7 @@ class Inquiry:
         reply = bool(absent or leftover) and standing.askable
         if limited and command is not None:
             unclear = self._unclear(command, request)
-            # Earlier requests may give the unclear keys deadlines.
+            # Wait for earlier requests: they may set deadlines in these keys.
             reply = reply or ((bool(unclear) or command.effect is Effect.MULTI) and standing.askable)
         if reply and not replied:
             return Question(replied=True, again=True)

@@ -397,8 +397,8 @@ class Intake:
         if not tail or (progress and len(tail) <= TAIL_LIMIT and not self._standing.is_stranger and _ARRAY not in tail):
             self._tail = tail
             return self.take_out()
-        # No request was complete, or the tail is long or may contain an array: use the reader. It resumes where it
-        # stopped, and detects at once what the server would reject.
+        # Use the reader if no request was complete, the client is a stranger, or the tail is long or may contain an
+        # array. It resumes where it stopped, and detects at once what the server would reject.
         return self._switch_to_exact(tail, now)
 
     def _switch_to_exact(self, data: bytes, now: float) -> bytes:

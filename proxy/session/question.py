@@ -2,9 +2,10 @@
 
 Its tests: tests/test_session.py.
 
-A new reason to hold a request needs three parts. `Inquiry.question` finds it, or `Fronts.question` if a script in front
-of the request may be enough (never while the key's slot moves). A field of `Question` names it. `Server.answer`
-(proxy/server.py), which calls `Engine.answer` (proxy/expiry/engine.py), deals with it. See CONTRIBUTING.md.
+A new reason to hold a request needs three parts. `Inquiry.question` finds it, or `Fronts.question`, which asks only if
+a script in front of the request is not enough, as while the key's slot moves. A field of `Question` names it.
+`Server.answer` (proxy/server.py), which calls `Engine.answer` (proxy/expiry/engine.py), deals with it. See
+CONTRIBUTING.md.
 """
 
 from __future__ import annotations

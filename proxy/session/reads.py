@@ -303,7 +303,7 @@ class Reads:
         return late
 
     def take_settled(self) -> bool:
-        """Return whether all reads have been answered, the last of them since the previous call."""
+        """Return whether the last read under way has been answered since the previous call; now none is under way."""
         settled, self._settled = self._settled and not self.under_way, False
         return settled
 

@@ -252,7 +252,7 @@ class Session:
         self._upload.close()
         self.reads.close()
         self.replies.close()
-        # Drop the expected replies: they refer to parts of this session.
+        # Drop the expected replies: they refer back to this session, and the cycle would keep both in memory.
         self.replies = self._standing.replies = ReplySubstitution()
 
     def lengthen(self) -> None:
@@ -285,7 +285,7 @@ class Session:
         return self._take_out()
 
     def take_settled(self) -> bool:
-        """Return whether all reads have been answered, the last of them since the previous call."""
+        """Return whether the last read under way has been answered since the previous call; now none is under way."""
         if not self.reads.take_settled():
             return False
         self._note_state()

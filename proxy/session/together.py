@@ -125,7 +125,7 @@ class Together:
 
     @property
     def may_replace_transactions(self) -> bool:
-        """Whether nothing can make a MULTI or an EXEC of the client fail."""
+        """Whether the client's MULTI and EXEC certainly succeed."""
         standing, has = self._standing, self._rewriter.server.has
         may_fail = standing.watched.begun or not (standing.rights.all_may and standing.is_proved)
         return not may_fail and has(b"MULTI") and has(b"EXEC")

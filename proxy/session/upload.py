@@ -58,7 +58,10 @@ class Upload:
         self.stream = self._streams.begin(standing, keys, is_waited_for=trusted)
 
     def begin_unnamed(self, keys: list[bytes]) -> None:
-        """Note a request whose command is not in the table; `keys`: its first argument if it is a head, else empty."""
+        """Note that a request is sent whose command is not in the table.
+
+        `keys`: the keys to check again before its last byte: the first argument of a head, none of a whole request.
+        """
         self._keys, self._adding = keys, []
 
     def last_look(self) -> Question | None:
