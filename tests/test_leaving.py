@@ -1035,9 +1035,11 @@ def check_a_shared_push(server: Server, proxy: Proxy) -> None:
             assert server.command("RPOP", "jobs") == b"$1\r\n%d\r\n" % turn
 
 
-@pytest.mark.one_kind
-def test_who_half_closes_and_reads_nothing_keeps_nobody_from_sharing(upstream: Server, start_proxy: StartProxy) -> None:
-    check_unread_end(upstream, start_proxy(upstream, *SHARING))
+def test_who_half_closes_and_reads_nothing_keeps_nobody_from_sharing(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    server = start_server(KIND)
+    check_unread_end(server, start_proxy(server, *SHARING))
 
 
 def check_unread_end(server: Server, proxy: Proxy) -> None:
@@ -1045,7 +1047,10 @@ def check_unread_end(server: Server, proxy: Proxy) -> None:
     with proxy.connect() as one, proxy.connect() as leaver:
         leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         leaver.send(request("GET", "big") * 3 + request("BRPOP", "jobs", 0))
-        until(lambda: b"blocked_clients:1" in server.command("INFO", "clients"))
+        until(
+            lambda: b"blocked_clients:1" in server.command("INFO", "clients"),
+            what=lambda: f"{server.command('CLIENT', 'LIST')!r}: a wait",
+        )
         leaver.end_of_requests()
         until(lambda: b"blocked_clients:0" in server.command("INFO", "clients"))
 
