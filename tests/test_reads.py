@@ -539,3 +539,25 @@ def test_reads_in_a_pipeline_wait_for_none(upstream: Server, proxy: Proxy) -> No
 
 def test_pure_reads_are_none_of_the_table() -> None:
     assert not PURE_READS & COMMANDS.keys()
+
+
+def test_reads_that_are_read_one_by_one_go_together(upstream: Server, proxy: Proxy) -> None:
+    """Once a request has come in part, or was held, one by one is how all behind it are read until none is left."""
+    count = 5_000
+    read = request("HGET", "h", "f")
+    with Raw(proxy.address) as client:
+        client.command("HSET", "h", "f", "v")
+        client.command("EXPIREMEMBER", "h", "f", 1_000)
+        client.command("HGET", "h", "f")
+        before = _questions(upstream)
+        client.send(read[:10])
+        time.sleep(0.05)
+        client.send(read[10:] + read * (count - 1))
+        assert client.replies(count) == [b"$1\r\nv\r\n"] * count
+        assert _questions(upstream) - before < count / 20
+
+
+def _questions(server: Server) -> int:
+    """Return how often the server was asked for the earliest deadline, at least."""
+    stats = server.command("INFO", "commandstats")
+    return sum(int(calls) for calls in re.findall(rb"cmdstat_(?:zmscore|zrange):calls=(\d+)", stats))

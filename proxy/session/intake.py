@@ -421,7 +421,7 @@ class Intake:
                 self._stopped = True
                 return self.take_out()
             left -= 1
-            if self._together.take_from(reader, now):
+            if self._together.take_from(reader, now) or self._reads.guard_from(reader, now):
                 left = max(0, left - REQUESTS // RUNS + 1)
                 continue
             request = reader.next_request()

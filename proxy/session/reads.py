@@ -39,7 +39,8 @@ from proxy.wire.guard import (
     may_be_late,
 )
 from proxy.wire.pieces import Slot, Tally
-from proxy.wire.request import ARGUMENT_SIZE, Kind, Request, encode
+from proxy.wire.request import ARGUMENT_SIZE, Kind, Request, RequestReader, encode
+from proxy.wire.runs import LEAST, MOST_BYTES
 
 MOST_REPEATS: Final = 5
 """Maximum number of times a read is sent again because a deadline passed before its reply came. A script that removes
@@ -265,6 +266,7 @@ class Reads:
         "_out",
         "_outlook",
         "_settled",
+        "_singly",
         "_size",
         "_standing",
         "_unnamed",
@@ -288,6 +290,7 @@ class Reads:
         self._again = 0  # how many late reads have not been answered again
         self._size = 0  # size of the batches and of the late reads under way, and of `_named`, in bytes
         self._settled = False
+        self._singly = 0  # requests to judge one by one before `guard_from` tries again
         self.under_way = 0
         self.quiet = False
 
@@ -405,6 +408,36 @@ class Reads:
         raw = data[: reads.end()]
         self._send(self._unparsed(raw), (), _count(raw), raw, now)
         return reads.end()
+
+    def guard_from(self, reader: RequestReader, now: float) -> bool:
+        """Send the next requests together if they are several reads of covered keys; return whether any were sent."""
+        if self._singly:
+            self._singly -= 1
+            return False
+        if not self.may_be_guarded(now):
+            return False
+        data, begin = reader.front(MOST_BYTES)
+        reads = self._ground.checks.reads.match(data, begin, begin + MOST_BYTES)
+        if reads is None:
+            return False
+        raw = reads.group()
+        count = _count(raw)
+        if count >= LEAST and self._guard_run(raw, count, now):
+            reader.skip(len(raw))
+            return True
+        self._singly = count - 1  # otherwise the rest of these reads would be matched again for each of them
+        return False
+
+    def _guard_run(self, raw: bytes, count: int, now: float) -> bool:
+        """Send reads that `Checks.reads` has matched, if their keys are covered; return whether they were sent."""
+        coverage = self._coverage
+        if self._outlook.is_far(now) and not coverage.blind and not self._may_write:
+            if not coverage.search(raw):
+                return False
+            self._send(self._unparsed(raw), (), count, raw, now)
+            return True
+        parsed = self._ground.batch.parse(raw)
+        return parsed is not None and self.guard(parsed[0], raw, now)
 
     def guard_at_once(self, data: bytes, now: float) -> bytes | None:
         """Return the bytes to send for a chunk that `Checks.reads` matches as a whole; None if it must be judged.

@@ -212,8 +212,10 @@ class RequestReader:
 
     def skip(self, count: int) -> None:
         """Treat `count` bytes at the position of `front` as returned; they must be whole requests."""
-        self._position += count
-        self.past_first = self.past_first or count > 0
+        if count:
+            self._position += count
+            self.past_first = True
+            self._shed()
 
     @property
     def within(self) -> bool:
