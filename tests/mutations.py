@@ -919,6 +919,8 @@ MUTATIONS = [
     Mutation("relay/lanes.py", "if self._writes and self._all.anybody_leaves:", "if False:", "a shared push"),
     Mutation("relay/upstream.py", " or self._read_pauses.has(ReadPause.FULL)", "", "an end that nobody reads"),
     Mutation("session/reads.py", "not keys.isdisjoint(request[1:2])", "request[1] in keys", "short requests"),
+    Mutation("session/intake.py", " or self._reads.guard_from(reader, now)", "", "reads one by one"),
+    Mutation("session/reads.py", "            reader.skip(len(raw))\n", "", "reads one by one"),
     Mutation("relay/ending.py", "differs = self._was_held or", "differs = False and", "half closed"),
     Mutation("relay/ending.py", "defers = halves and", "defers = False and", "a half close behind a silence"),
     Mutation("relay/hangup.py", "fileno=number)", "fileno=os.dup(number))", "a half close without files"),

@@ -1069,6 +1069,7 @@ CHECKS |= {
     "many resets": _many_resets,
     "late replies": lambda place: blind.check_late_replies(place.server, place.start_proxy),
     "an end that nobody reads": lambda place: leaving.check_unread_end(place.server, place.proxy(*sharing.SHARING)),
+    "reads one by one": lambda place: reads.check_one_by_one(place.server, place.proxy()),
     "short requests": _check_short_requests,
     "a shared push": lambda place: leaving.check_a_shared_push(place.server, place.proxy(*sharing.SHARING)),
     "half closed": lambda place: leaving.check_half_closed(place.server, place.proxy()),

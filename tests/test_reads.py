@@ -542,6 +542,10 @@ def test_pure_reads_are_none_of_the_table() -> None:
 
 
 def test_reads_that_are_read_one_by_one_go_together(upstream: Server, proxy: Proxy) -> None:
+    check_one_by_one(upstream, proxy)
+
+
+def check_one_by_one(upstream: Server, proxy: Proxy) -> None:
     """Once a request has come in part, or was held, one by one is how all behind it are read until none is left."""
     count = 5_000
     read = request("HGET", "h", "f")
