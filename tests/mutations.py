@@ -563,7 +563,9 @@ MUTATIONS = [
     Mutation("session/reads.py", "and _EXPIRE[name](request[2]):", "and False:", "reads wait for none"),
     Mutation("session/reads.py", "Concern.EXPIRY: (Concern.LIFETIME, ", "Concern.EXPIRY: (", "sent twice"),
     Mutation("session/reads.py", "raw if used.isdisjoint(_EXPIRE) else", "raw if True else", "an EXPIRE behind a read"),
-    Mutation("session/reads.py", "return set(scope.among({", "return set(self._coverage.among({", "not covered yet"),
+    Mutation(
+        "session/reads.py", "return set(scope.among({", "return set(self._ground.coverage.among({", "not covered yet"
+    ),
     Mutation("session/reads.py", "        return self._again > 0\n", "        return False\n", "a reply that waits"),
     Mutation("wire/pieces.py", "and keeper.is_late():", "and False:", "a reply that waits"),
     Mutation("session/reads.py", "and self._again <= _MOST_WAITING", "", "few wait"),

@@ -260,7 +260,6 @@ class Reads:
     __slots__ = (
         "_again",
         "_count",
-        "_coverage",
         "_ground",
         "_named",
         "_out",
@@ -278,7 +277,6 @@ class Reads:
 
     def __init__(self, ground: Ground, standing: Standing, out: Outgoing, without: WithoutEngine) -> None:
         self._ground = ground
-        self._coverage = ground.coverage
         self._standing = standing
         self._out = out
         self._without = without
@@ -365,7 +363,7 @@ class Reads:
         used = {request[0] for request in requests}
         if not used <= _ORDINARY or used.isdisjoint(_NAMES):
             return False
-        scope = self._coverage.scope
+        scope = self._ground.coverage.scope
         keys = self._covered(requests, scope, used)
         if not 0 < len(keys) <= KEYS_AT_ONCE or not self.may_be_guarded(now):
             return False
@@ -400,7 +398,7 @@ class Reads:
         Returns:
             The size of the reads that were sent, in bytes: 0, or nearly the whole chunk.
         """
-        if not self._outlook.is_far(now) or self._coverage.blind or self._may_write:
+        if not self._outlook.is_far(now) or self._ground.coverage.blind or self._may_write:
             return 0
         reads = self._ground.checks.reads.match(data)
         if reads is None or reads.end() < len(data) - _LONGEST_REST or not self.may_be_guarded(now):
@@ -430,7 +428,7 @@ class Reads:
 
     def _guard_run(self, raw: bytes, count: int, now: float) -> bool:
         """Send reads that `Checks.reads` has matched, if their keys are covered; return whether they were sent."""
-        coverage = self._coverage
+        coverage = self._ground.coverage
         if self._outlook.is_far(now) and not coverage.blind and not self._may_write:
             if not coverage.search(raw):
                 return False
@@ -445,7 +443,11 @@ class Reads:
         Call only while no reads are under way. If the last bytes sent were such a chunk too, no sign is needed to find
         the reply.
         """
-        if not self._outlook.is_far(now) or self._coverage.blind or self._ground.checks.reads.fullmatch(data) is None:
+        if (
+            not self._outlook.is_far(now)
+            or self._ground.coverage.blind
+            or self._ground.checks.reads.fullmatch(data) is None
+        ):
             return None
         if not self.may_be_guarded(now):
             return None
@@ -459,7 +461,7 @@ class Reads:
         return replies.open(guard) + first_of(names.index) + data
 
     def _unparsed(self, raw: bytes) -> _Batch:
-        return _Batch(raw, self._ground.batch, self._covered, self._coverage.scope)
+        return _Batch(raw, self._ground.batch, self._covered, self._ground.coverage.scope)
 
     def _send(self, batch: _Batch, keys: Collection[bytes], count: int, raw: bytes, now: float) -> None:
         names, outlook, out, replies = self._ground.names, self._outlook, self._out, self._standing.replies_for_own()
