@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
 import os
 import re
@@ -17,7 +19,10 @@ from proxy.check.needed import rules
 from proxy.cli import command
 from proxy.events.command import line, show
 from proxy.events.rules import Rule, decode
+from proxy.events.store import Store, StoreError
 from proxy.scripts.naming import Names
+from proxy.settings import Settings
+from proxy.upstream.endpoint import Upstream
 from tests.conftest import Start, StartProxy, StartServer
 from tests.pages import page
 from tests.relay import Relay
@@ -135,6 +140,41 @@ def test_the_rights_of_the_proxys_own_user_are_enough(upstream: Server, talk: Co
 
 
 # A person's view.
+
+
+class Says:
+    """A connection to something that gives one reply to whatever it is asked."""
+
+    def __init__(self, reply: object) -> None:
+        self.reply = reply
+
+    async def send_command(self, *words: object) -> None:
+        """Send nothing."""
+
+    async def read_response(self) -> object:
+        return self.reply
+
+
+@pytest.mark.parametrize(
+    "reply", [None, 7, 1.5, b"", b"x", b"\xff", b"zset", b"db0:x\r\ndb\r\n", [], [b"1-1"], [[b"1-1"]], [[b"1-1", 5]],
+              [[b"1-1", [b"f"]]], [[b"s", [[b"1-1", None]]]], {b"a": b"b"}, {b"a"}, True],
+)  # fmt: skip
+def test_replies_of_what_is_no_server_are_told_in_one_line(reply: object) -> None:
+    store = Store(Upstream(Settings(), "redis://here"), Names(b"p:"), Says(reply))
+
+    async def ask_all() -> None:
+        for ask in (
+            store.rules,
+            lambda: store.put(Rule(b"p*", b"s", list=b"l")),
+            lambda: store.remove(0, b"p*"),
+            lambda: store.is_there(b"k"),
+            lambda: store.last(b"s", 3),
+            lambda: store.after(b"s", b"0-0"),
+        ):
+            with contextlib.suppress(StoreError):
+                await ask()
+
+    asyncio.run(ask_all())
 
 
 def test_a_line_tells_key_member_value_and_how_late() -> None:

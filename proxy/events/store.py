@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -85,12 +85,10 @@ class Store:
     async def put(self, rule: Rule) -> bool:
         """Set a rule; return whether it replaces a rule for the pattern."""
         for name, noun in ((rule.stream, "stream"), (rule.list, "list")):
-            kind = await self._ask("TYPE", name) if name else b"none"
-            if kind.decode() not in (noun, "none"):
+            kind = (await self._type(name)).decode() if name else "none"
+            if kind not in (noun, "none"):
                 shown = name.decode(errors="replace")
-                raise StoreError(
-                    f"{self._upstream}: {shown} is a {kind.decode()} already; give the {noun} another name"
-                )
+                raise StoreError(f"{self._upstream}: {shown} is a {kind} already; give the {noun} another name")
         had = await self._replace(rule.database, rule.encode(), rule.pattern)
         if had == -1:
             raise StoreError(f"{self._upstream}: database {rule.database} has {MOST} rules already; remove one first")
@@ -106,21 +104,23 @@ class Store:
         )  # fmt: skip
         if had == -2:
             raise StoreError(f"{self._upstream}: there is no database {database}")
-        return int(had)
+        with self._reading():
+            return int(had)
 
     async def rules(self) -> list[Found]:
         """Return the rules of all databases."""
-        info = (await self._ask("INFO", "keyspace")).decode()
+        info = await self._ask("INFO", "keyspace")
+        with self._reading():
+            lines = [line for line in info.decode().splitlines() if line.startswith("db")]
+            databases = [int(line[2 : line.index(":")]) for line in lines]
         found = []
-        for line in info.splitlines():
-            if not line.startswith("db"):
-                continue
-            database = int(line[2 : line.index(":")])
+        for database in databases:
             await self._ask("SELECT", database)
-            if await self._ask("TYPE", self._names.events) != b"zset":
+            if await self._type(self._names.events) != b"zset":
                 continue
-            rules = map(decode, await self._ask("ZRANGEBYSCORE", self._names.events, "-inf", "+inf"))
-            in_order = sorted(rules, key=lambda rule: rule.pattern if rule is not None else b"")
+            entries = await self._ask("ZRANGEBYSCORE", self._names.events, "-inf", "+inf")
+            with self._reading():
+                in_order = sorted(map(decode, entries), key=lambda rule: rule.pattern if rule is not None else b"")
             found += [await self._look(database, rule) for rule in in_order]
         return found
 
@@ -133,27 +133,46 @@ class Store:
     async def _target(self, name: bytes, wanted: bytes, ask: str) -> Target:
         if not name:
             return Target()
-        kind = await self._ask("TYPE", name)
+        kind = await self._type(name)
         if kind != wanted:
             return Target(0) if kind == b"none" else Target(is_one=False)
         try:
-            return Target(int(await self._say(ask, name)))
+            size = await self._say(ask, name)
         except ResponseError:  # the user may not run the command
             return Target()
+        with self._reading():
+            return Target(int(size))
 
     async def is_there(self, key: bytes) -> bool:
         """Return whether a key exists."""
-        return bool(await self._ask("TYPE", key) != b"none")
+        return await self._type(key) != b"none"
 
     async def last(self, stream: bytes, count: int) -> list[tuple[bytes, Fields]]:
         """Return the last entries of a stream, the oldest first."""
         rows = await self._ask("XREVRANGE", stream, "+", "-", "COUNT", count)
-        return [(number, _fields(flat)) for number, flat in reversed(rows)]
+        with self._reading():
+            return [(number, _fields(flat)) for number, flat in reversed(rows)]
 
     async def after(self, stream: bytes, number: bytes) -> list[tuple[bytes, Fields]]:
         """Return the entries of a stream after the entry with this ID; wait a moment if there are none."""
         reply = await self._ask("XREAD", "COUNT", 1000, "BLOCK", _BLOCK_MS, "STREAMS", stream, number)
-        return [(number, _fields(flat)) for number, flat in reply[0][1]] if reply else []
+        with self._reading():
+            return [(number, _fields(flat)) for number, flat in reply[0][1]] if reply else []
+
+    async def _type(self, key: bytes) -> bytes:
+        """Return the type of a key, as TYPE names it."""
+        kind = await self._ask("TYPE", key)
+        with self._reading():
+            kind.decode()
+        return cast(bytes, kind)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn an error in reading a reply into a `StoreError`: what answers is no Redis or Valkey."""
+        try:
+            yield
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StoreError(f"{self._upstream}: unexpected reply; is it a Redis or Valkey server?") from error
 
     async def _ask(self, *words: str | bytes | int) -> Any:
         try:
