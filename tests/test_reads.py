@@ -558,6 +558,7 @@ def check_one_by_one(upstream: Server, proxy: Proxy) -> None:
         time.sleep(0.05)
         client.send(read[10:] + read * (count - 1))
         assert client.replies(count) == [b"$1\r\nv\r\n"] * count
+        assert client.command("ECHO", "end") == b"$3\r\nend\r\n"
         assert _questions(upstream) - before < count / 20
 
 
