@@ -1065,7 +1065,7 @@ def test_a_client_that_stops_reading_is_closed_and_others_go_on(
             began = time.monotonic()
             assert other.command("GET", "nothing") == b"$-1\r\n"
             assert time.monotonic() - began < 7
-        until(lambda: any("does not read" in line["event"] for line in proxy.log()))
+        until(lambda: any("did not read" in line["event"] for line in proxy.log()))
         until_shares(proxy, other)
         assert memory(proxy) < 60 * 1024 * 1024 + 2 * BACKLOG
 
