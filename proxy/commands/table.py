@@ -326,8 +326,8 @@ HARMLESS: Final = frozenset(
     PFADD PFDEBUG PFMERGE PUBLISH SCRIPT SETBIT SETNX SETRANGE SPUBLISH TRIMSLOTS VADD VREM VSETATTR XACK
     XACKDEL XADD XAUTOCLAIM XCFGSET XCLAIM XDEL XDELEX XGROUP XIDMPRECORD XNACK XREADGROUP XSETID XTRIM""".split()
 )
-"""Commands that write but add no member to a set, hash, sorted set or list. Commands neither here nor in the table may
-add members, unless the server flags them as read-only (`ServerCommands`)."""
+"""Commands that write but neither add, remove nor replace members of a set, hash, sorted set or list. Commands
+neither here nor in the table may add members, unless the server flags them as read-only (`ServerCommands`)."""
 
 STREAMED: frozenset[bytes] = frozenset(
     b"""APPEND ECHO GETSET HSET HSETNX LPUSH LPUSHX PFADD PUBLISH RPUSH RPUSHX RESTORE SADD SET SETEX SETNX SETRANGE

@@ -336,7 +336,11 @@ class Tracker:
         try:
             self._commands.read(await self._caller.commands())
         except ResponseError as error:
-            log.warning("COMMAND refused", error=one_line(error), advice="give the proxy's user the right to +command")
+            log.warning(
+                "server refuses the command COMMAND",
+                error=one_line(error),
+                advice="give the proxy's user the right to +command",
+            )
 
     async def _load(self) -> None:
         """Read the covered prefixes.

@@ -193,8 +193,8 @@ def _deadline(facts: Facts) -> str:
 
 
 def _set_by(facts: Facts) -> list[tuple[str, str]]:
-    """Return which commands have set the deadline. A fraction of the score is the mark of commands whose deadlines are
-    dropped when the member is overwritten."""
+    """Return what kind of command has set the deadline. If the score is not a whole number, it was HEXPIRE or the like,
+    and overwriting the member drops the deadline."""
     if facts.score is None or facts.is_void:
         return []
     if facts.score % 1:

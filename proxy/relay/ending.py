@@ -107,10 +107,10 @@ class Ending:
             return  # `Conversation._proceed` calls this again; until then the vigil watches the client
         halves = upstream.ends_by_halves
         waits = self._progress.waits_for_others and upstream.end_beneath()
-        # On a half close the server discards unsent replies. If a reply that the client wants may be queued behind
-        # unwanted ones, wait for a sign first: after all requests, or before a request that blocks. Also wait if
-        # requests were held or got scripts in front of them: without the proxy the server would have read the half
-        # close at another moment.
+        # On a half close the server discards unsent replies. So if a reply that the client wants may be queued behind
+        # unwanted ones, forward the half close only when a sign has been answered that stands behind all requests, or
+        # in front of a request that blocks. Do the same if requests were held or got scripts in front of them: the
+        # server would otherwise read the half close at another moment than without the proxy.
         differs = self._was_held or session.replies.outstanding
         defers = halves and (session.loss.is_possible or (differs and not session.may_block))
         sign = session.drain() if defers or not (halves or waits) else None

@@ -262,7 +262,8 @@ class Sharing:
 
     def _asked_receiver(self, own: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def receive(data: bytes) -> None:
-            # The client did not wait for its reply. So the answer about its identity cannot show that all is answered.
+            # The client has sent more before the reply to the proxy's CLIENT INFO came. When that reply comes, requests
+            # may still be under way: the client cannot share yet.
             self._patience.grow()
             self.state = State.OWN
             self._host.rebind()

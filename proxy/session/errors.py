@@ -1,5 +1,6 @@
 """Errors for requests that are refused and streams that cannot go on. The texts of refusals are in the modules that
-refuse requests: rewrite.py, own_commands.py, announcing.py and hearing.py.
+refuse requests: rewrite.py, own_commands.py, announcing.py and hearing.py; of errors in the arguments of the proxy's
+own commands in commands/lifetime.py and commands/dialects.py.
 
 Its tests: tests/test_session.py.
 """

@@ -48,7 +48,7 @@ class Hearing:
     def send(self, request: Request, *, joined: bool) -> Refusal | None:
         """Send a CLIENT request, or ASKING, and note what it changes.
 
-        `joined`: whether the request comes between a CLIENT CACHING and the request to which that applies.
+        `joined`: whether the request comes between a CLIENT CACHING and the request that it affects.
 
         Returns:
             The error to give the client; None if the request was sent.

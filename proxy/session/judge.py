@@ -148,7 +148,7 @@ class Judge:
                 return
         command = self._ground.command(request.arguments[0])
         if len(request.raw) > LONGEST_NAME and request.kind is Kind.WHOLE and command is not None and not stranger:
-            refusal = self._ground.rewriter.too_long(command, request.arguments)
+            refusal = self._ground.rewriter.long_name(command, request.arguments)
             if refusal is not None:
                 self._out.note_queued()
                 self._dispatch.refuse(request, refusal)

@@ -141,11 +141,14 @@ class Outgoing:
         self.append(own.open(way))
 
     def replace(self, request: Request, instead: bytes) -> None:
-        """Send something else instead of a request. The replacement keeps odd line ends of the request, because the
-        server may reject them.
+        """Send something else instead of a request.
+
+        If the request has a line that does not end in CRLF, so has the replacement: a server that rejects the request
+        then rejects the replacement too.
 
         Raises:
-            RequestTooLargeError: the request is still arriving, and its rest does not fit the replacement.
+            RequestTooLargeError: the request is still arriving, and the replacement does not end with the part of it
+                that has arrived, so the rest cannot follow.
         """
         if request.kind is Kind.HEAD and not instead.endswith(request.raw[request.header :]):
             raise RequestTooLargeError

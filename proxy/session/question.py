@@ -2,10 +2,7 @@
 
 Its tests: tests/test_session.py.
 
-A new reason to hold a request needs three parts. `Inquiry.question` finds it, or `Fronts.question`, which asks only if
-a script in front of the request is not enough, as while the key's slot moves. A field of `Question` names it.
-`Server.answer` (proxy/server.py), which calls `Engine.answer` (proxy/expiry/engine.py), deals with it. See
-CONTRIBUTING.md.
+CONTRIBUTING.md says what a new reason to hold a request needs.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _ENDS: Final = {b"LEFT": b"0", b"RIGHT": b"-1"}
 _UNCLEAR: Final = frozenset((Effect.REPLACE, Effect.RENAME, Effect.COPY, Effect.MOVE))
 """Effects of commands that need a script if a key has deadlines, and must not use one if no key has."""
 
-_TOO_LONG: Final = Refusal(
+_TOO_MANY_ARGUMENTS: Final = Refusal(
     b"ERR expiremember-proxy: a request with more than %d arguments cannot replace a key with member deadlines"
     % UNPACKED,
     "too_long",
@@ -140,7 +140,7 @@ class Rewriter:
                 )
         return None
 
-    def too_long(self, command: Command, arguments: list[bytes]) -> Refusal | None:
+    def long_name(self, command: Command, arguments: list[bytes]) -> Refusal | None:
         """Return the refusal of a request that would give deadlines to a key with a long name; None for any other."""
         keys = command.keys(arguments) or []
         if not keys or len(keys[-1]) <= LONGEST_NAME or command.effect not in MARKING:
@@ -269,7 +269,7 @@ class Rewriter:
         ):
             return None
         if request.count > UNPACKED:
-            return _TOO_LONG if effect is Effect.REPLACE else None
+            return _TOO_MANY_ARGUMENTS if effect is Effect.REPLACE else None
         match effect:
             case Effect.ADD | Effect.REMOVE:
                 return self._members(command, keys[0], request, transaction)

@@ -205,8 +205,8 @@ class Standing:
 
     @property
     def limited(self) -> bool:
-        """Whether the user may not run every script. For an unchecked user this is assumed while the server cannot be
-        queried, as in a transaction."""
+        """Whether there may be scripts that the user may not run. For an unchecked user this is assumed while the
+        server cannot be queried, as in a transaction."""
         rights = self.rights
         return rights.limited or (rights.unasked and (self.transaction is not None or not self.askable))
 
