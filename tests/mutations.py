@@ -958,7 +958,12 @@ MUTATIONS = [
     Mutation(
         "session/dispatch.py", "            self._out.precede_blocker()\n", "            pass\n", "left in a silence"
     ),
-    Mutation("relay/vigil.py", "int(course.ended and progress.drops)", "int(course.ended)", "left as a silence begins"),
+    Mutation(
+        "relay/vigil.py", "progress.may_block and await self._is_blocked()", "False", "left as a transaction waits"
+    ),
+    Mutation(
+        "session/outgoing.py", "Blocker(self.blocker.number + 1", "Blocker(self.blocker.number", "left after jobs"
+    ),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),
     Mutation(

@@ -25,7 +25,7 @@ from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, held_count, request
 from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
-from tests.test_ends import certificate, listening_by_tls
+from tests.test_ends import certificate, listening_by_tls, server_by_tls
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
 from tests.test_sharing import SHARING, shared
@@ -317,13 +317,15 @@ def check_no_job_is_lost(
     apart: bool = False,
     message: bytes = b"",
     at_most: int = 5,
+    taken: int = 0,
 ) -> None:
     """A client blocks (if `fresh`, by its first bytes), sends some more and closes; at once another pushes a job.
 
     `split`: the request comes in two pieces, in the middle of its first key. `later`: how many seconds before the push.
     `front`: what it sends before.
     `waits`: whether it closes when it is blocked; else at once. `apart`: whether these do not go together. `message`:
-    what it hears while it is blocked, on the channel `c`. `at_most`: how many jobs may be lost.
+    what it hears while it is blocked, on the channel `c`. `at_most`: how many jobs may be lost. `taken`: how many jobs
+    it has taken before, one at a time.
 
     A server gives the job away itself where both come in one of its turns: on a busy machine it does, without a proxy,
     in up to 2 of 10 tries.
@@ -341,6 +343,9 @@ def check_no_job_is_lost(
             if not fresh:
                 client.send(request("PING") + (front if apart else head))
                 assert client.reply() == b"+PONG\r\n"
+            for _ in range(taken):
+                server.command("LPUSH", "done", "job")
+                assert client.command("BRPOP", "done", 0) == b"*2\r\n$4\r\ndone\r\n$3\r\njob\r\n"
             client.send(sent[len(head) :])
             if waits:
                 until(lambda: b"blocked_clients:1\r" in server.command("INFO", "clients"))
@@ -521,6 +526,32 @@ def test_nor_does_who_has_left_with_requests_that_wait(
 
 
 @pytest.mark.one_kind
+def test_nor_does_who_has_left_with_a_transaction_that_waits(
+    start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    check_who_has_left_with_a_transaction(start_server(KIND), start_proxy)
+
+
+def check_who_has_left_with_a_transaction(server: Server, start_proxy: StartProxy) -> None:
+    """Who may hear messages is asked about first, behind the request that blocks."""
+    proxy = start_proxy(server)
+    with proxy.connect() as client:
+        client.command("SADD", "known", "m")
+        assert client.command("EXPIREMEMBER", "known", "m", 1000) == b":1\r\n"
+    check_no_job_is_lost(
+        proxy.connect,
+        proxy.connect,
+        server.connect,
+        tries=30,
+        front=request("UNSUBSCRIBE"),
+        apart=True,
+        behind=request("MULTI"),
+        later=0.012,
+    )
+    proxy.stop()
+
+
+@pytest.mark.one_kind
 @pytest.mark.parametrize("leave", [Raw.close, Raw.end_of_requests])
 @pytest.mark.parametrize("waits", ["reads", "a script", "the end"])
 def test_who_has_left_behind_a_request_that_blocks_is_gone(
@@ -653,24 +684,24 @@ def check_a_slow_way(start_proxy: StartProxy, scheme: str, port: int, *options: 
 
 
 @pytest.mark.one_kind
-@pytest.mark.parametrize("sent", ["fresh", "split", "behind others", "behind a front"])
+@pytest.mark.parametrize("sent", ["fresh", "split", "behind others", "behind jobs", "behind a reply", "behind a front"])
 def test_who_has_left_gets_no_job_of_a_server_by_tls(
     start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, sent: str
 ) -> None:
     """TLS has no half close: the connection beneath has. What the server says to a script in front is no reply yet."""
-    authority = Authority(tmp_path, "ca")
-    own, port = authority.sign("server", "IP:127.0.0.1"), free_port()
-    files = (
-        "--tls-cert-file",
-        str(own.file),
-        "--tls-key-file",
-        str(own.key),
-        "--tls-ca-cert-file",
-        str(authority.file),
-    )
-    server = start_server(TLS_KIND, "--tls-port", str(port), *files, "--tls-auth-clients", "no")
-    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", "--tls-ca-file", str(authority.file))
-    if sent == "behind a front":
+    check_who_has_left_a_server_by_tls(*server_by_tls(start_server, certificate(tmp_path)), start_proxy, sent)
+
+
+def check_who_has_left_a_server_by_tls(server: Server, port: int, start_proxy: StartProxy, sent: str) -> None:
+    proxy = start_proxy(None, "--upstream", f"rediss://127.0.0.1:{port}", "--no-tls-verify")
+    if sent == "behind jobs":
+        check_no_job_is_lost(proxy.connect, proxy.connect, server.connect, 30, taken=3, at_most=2)
+    elif sent == "behind a reply":
+        ended = request("BRPOP", "none", "0.002")
+        check_no_job_is_lost(
+            proxy.connect, proxy.connect, server.connect, 30, front=ended, apart=True, later=0.01, at_most=5
+        )
+    elif sent == "behind a front":
         assert proxy.command("SADD", "jobs", "m") == b":1\r\n"
         assert proxy.command("EXPIREMEMBER", "jobs", "m", 1000) == b":1\r\n"
         assert proxy.command("DEL", "jobs") == b":1\r\n"

@@ -259,6 +259,12 @@ def _ends_without_echo(place: Place) -> None:
         ends.check_ends_without_echo(server, port, place.start_proxy)
 
 
+def _left_after_jobs(place: Place) -> None:
+    server, port = ends.server_by_tls(Server, ends.certificate(place.folder))
+    with closing(server):
+        leaving.check_who_has_left_a_server_by_tls(server, port, place.start_proxy, "behind jobs")
+
+
 def _upgrade(place: Place) -> None:
     for check in (upgrades.check_all_become_the_servers_own, upgrades.check_the_servers_words):
         server = Server(upgrades.UPGRADES[0][0])
@@ -1096,9 +1102,10 @@ CHECKS |= {
     "left at once in a silence": lambda place: leaving.check_who_has_left_in_silence(
         place.server, place.start_proxy, leaving.OFF, leaving.ON, later=0.012, waits=False
     ),
-    "left as a silence begins": lambda place: leaving.check_who_has_left_in_silence(
-        place.server, place.start_proxy, behind=leaving.SKIP + request("PING") * 2, later=0.012
+    "left as a transaction waits": lambda place: leaving.check_who_has_left_with_a_transaction(
+        place.server, place.start_proxy
     ),
+    "left after jobs": _left_after_jobs,
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
     "a refused MULTI in silence": lambda place: silence.check_refused_multi(place.server, place.proxy()),
     "many channels": lambda place: silence.check_many_channels(place.server, place.proxy()),

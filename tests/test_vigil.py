@@ -85,7 +85,14 @@ def test_who_ends_behind_a_request_that_blocks_is_given_up() -> None:
     host = Host()
     _look_after(host)
     assert host.given_up
-    assert host.trips == 2
+    assert (host.trips, host.asked) == (1, 1)
+
+
+def test_where_the_server_does_not_say_it_is_given_some_turns() -> None:
+    host = Host(does=Doing.UNKNOWN)
+    _look_after(host)
+    assert host.given_up
+    assert (host.trips, host.asked) == (3, 2)
 
 
 def test_a_server_reads_a_part_in_each_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:

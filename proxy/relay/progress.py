@@ -25,8 +25,8 @@ class Progress:
     def __init__(self, session: Session, upstream: UpstreamConnection) -> None:
         self._session = session
         self._upstream = upstream
-        self._blocker = -1  # the session's `blocker` for which `_counts` was recorded
-        self._counts = 0, 0
+        self._blocker = session.blocker  # for which `_counts` was recorded
+        self._counts = -1, 0
         self._passed = -1  # the upstream's `passed()` when a request that may block was last sent over TLS
         self.unsigned = False
 
@@ -39,7 +39,7 @@ class Progress:
         if session.blocker == self._blocker:
             return
         counts = upstream.counts()
-        if counts[0] != self._counts[0] or self._blocker < session.replies.settled:
+        if counts[0] != self._counts[0]:
             self._counts = counts
         self._blocker = session.blocker
         if not upstream.ends_by_halves:

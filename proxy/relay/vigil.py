@@ -103,7 +103,8 @@ class Vigil:
     async def _keep(self) -> None:
         host, course, progress = self._host, self._course, self._progress
         now = asyncio.get_running_loop().time
-        looks = int(course.ended and progress.drops)  # if giving up drops requests, give the server a moment first
+        rests_first = course.ended  # the last requests may have been sent just now: give the server a moment first
+        looks = 0
         before, since = -1, 0.0  # the last value of `answered`, and since when to be patient
         last, quiet = -1, 0.0  # the last value of `heard`, and since when it has not changed
         stood = 0.0  # since when `answered` has not changed
@@ -117,6 +118,12 @@ class Vigil:
                 if not (host.awaits and host.has_gone()):
                     continue
                 looks += 1
+                if looks == 1:
+                    if progress.may_block and await self._is_blocked():
+                        host.give_up()
+                        return
+                    if rests_first:
+                        continue
                 if (answered := progress.answered()) != before:
                     before, since = answered, now()
                     stood = since
@@ -130,6 +137,22 @@ class Vigil:
                         since = now()
         finally:
             host.vigil_ended()
+
+    async def _is_blocked(self) -> bool:
+        """Return whether the server reports that a request of the client blocks, and little has been sent behind it.
+
+        If so, the server would drop the requests behind it when a direct client leaves. Until the server hears of the
+        end, it may give this client an element that another should get.
+        """
+        host, progress = self._host, self._progress
+        before = progress.answered()
+        if not (progress.is_heard and progress.is_taken) or progress.behind() > READ_AT_ONCE:
+            return False
+        with suppress(OSError, TimeoutError):
+            await host.round_trip()
+            if host.awaits and progress.answered() == before and await host.doing() is Doing.BLOCKED:
+                return host.awaits and progress.answered() == before and progress.is_taken
+        return False
 
     async def _is_stuck(self, answered: int, since: float, quiet: float) -> bool:
         """Return whether a server that seems idle will do nothing more for the client.

@@ -9,7 +9,7 @@ the MULTI. Its place is reserved, and filled only if needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.coverage.coverage import Coverage
 from proxy.session.errors import Refusal, RequestTooLargeError
@@ -27,6 +27,18 @@ _PRESUMED: Final = Login.PRESUMED
 _UNPROVED: Final = Login.UNPROVED
 
 
+class Blocker(NamedTuple):
+    """A sent request that may block, and so hold up later requests.
+
+    Attributes:
+        number: how many such requests the client has sent, this one included.
+        sign: the number of the first sign after the request.
+    """
+
+    number: int
+    sign: int
+
+
 class Outgoing:
     """Collects judged requests, in order, until they are sent.
 
@@ -37,7 +49,7 @@ class Outgoing:
     Attributes:
         append: appends bytes.
         caching_queued: whether CLIENT CACHING is queued: then no request of the proxy's own may be queued.
-        blocker: the number of the first sign after the last request that may block; changes with each such request.
+        blocker: the last request that may block.
         logged_out: the number of the sign after the last RESET: no reply before that sign proves a login; -1 for none.
         loss: knows whether the client could lose a reply if its half close were forwarded.
         last_sign: the number of the last sign put in front of a request after which no sign is possible.
@@ -69,7 +81,8 @@ class Outgoing:
         self.append: Callable[[bytes], None] = self._parts.append
         self.caching_queued = False
         self.queued = 0
-        self.blocker = self.last_sign = self.logged_out = -1
+        self.blocker = Blocker(0, -1)
+        self.last_sign = self.logged_out = -1
         self._pinned_at = -1  # the place in `_parts` in front of which nothing may be put
         self.loss = Loss(standing)
         self._asides: Asides | None = None  # takes replies out of EXEC's reply
@@ -219,7 +232,7 @@ class Outgoing:
 
     def note_blocker(self) -> None:
         """Note that a request is sent that may block, and so hold up later requests."""
-        self.blocker = self._standing.replies.next_number
+        self.blocker = Blocker(self.blocker.number + 1, self._standing.replies.next_number)
 
     def sign_before_last(self, *, loud: bool = False) -> None:
         """Put a sign before the next request, after which no sign is possible. For rare requests only.

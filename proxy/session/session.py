@@ -24,7 +24,7 @@ from proxy.session.intake import Intake
 from proxy.session.judge import Judge
 from proxy.session.loss import Loss
 from proxy.session.multi import Multi
-from proxy.session.outgoing import Outgoing
+from proxy.session.outgoing import Blocker, Outgoing
 from proxy.session.pipeline import Pipeline
 from proxy.session.question import Question
 from proxy.session.reads import Late, Reads
@@ -98,8 +98,8 @@ class Session:
         return self._judge.question
 
     @property
-    def blocker(self) -> int:
-        """A number that changes with each sent request that may block, and so hold up later requests."""
+    def blocker(self) -> Blocker:
+        """The last sent request that may block, and so hold up later requests."""
         return self._out.blocker
 
     @property
@@ -136,7 +136,7 @@ class Session:
     @property
     def may_block(self) -> bool:
         """Whether a sent request may still block later ones: no sign behind the request has been answered yet."""
-        return self.blocker >= self.replies.settled or self._standing.is_link
+        return self.blocker.sign >= self.replies.settled or self._standing.is_link
 
     @property
     def loss(self) -> Loss:
