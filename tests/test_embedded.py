@@ -30,6 +30,7 @@ from proxy.embedded import server as embedded
 from proxy.embedded.binaries import EmbeddedError, ServerBinaryNotFound, find_servers, identify
 from proxy.embedded.first_steps import first_steps
 from proxy.embedded.server import EmbeddedServer
+from tests.conftest import StartProxy
 from tests.raw import Raw
 from tests.servers import BINARIES, ROOT, Process, free_port, is_ready, proxy_environment, until
 
@@ -543,6 +544,42 @@ def test_stop_ends_a_server_whose_guard_is_stopped(run: Run, temporary: Path, mo
         assert left(temporary) == []
 
     run(main)
+
+
+@pytest.mark.parametrize("responds", [True, False])
+def test_stop_ends_a_server_whose_guard_was_killed(
+    run: Run, temporary: Path, monkeypatch: pytest.MonkeyPatch, responds: bool
+) -> None:
+    monkeypatch.setattr(embedded, "GRACE", 2.0)
+
+    async def main() -> None:
+        server = EmbeddedServer()
+        await server.start()
+        pid = server_pid(server)
+        guard = psutil.Process(pid).ppid()
+        os.kill(guard, signal.SIGKILL)
+        if not responds:
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.to_thread(until, lambda: gone(guard))
+        await server.stop()
+        await asyncio.to_thread(until, lambda: gone(pid))
+        assert left(temporary) == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_signal_ends_a_start(start_proxy: StartProxy, tmp_path: Path, workers: str) -> None:
+    """Whatever a start waits for: here for the folder, which another server uses."""
+    folder = ("--embedded", "--embedded-dir", str(tmp_path / "data"), "--workers", workers)
+    other = start_proxy(None, *folder)
+    proxy = start_proxy(None, *folder, ready=False)
+    until(lambda: "waiting" in proxy.process.output)
+    proxy.process.send_signal(signal.SIGTERM)
+    assert proxy.process.wait(5) == 0
+    assert "Traceback" not in proxy.process.output
+    assert "stopped" in proxy.process.output
+    other.stop()
 
 
 def test_signals_for_the_proxy_do_not_reach_the_server(run: Run) -> None:

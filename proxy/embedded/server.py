@@ -32,6 +32,9 @@ START_TIMEOUT = 30.0
 GRACE = 10.0
 """Seconds that a server has to exit after SIGTERM, before SIGKILL."""
 
+_OUTPUT_SECONDS = 1.0
+"""Seconds after the guard's end in which the server's output must end, because the server has exited too."""
+
 POLL = 0.02
 """Seconds between two polls."""
 
@@ -254,10 +257,24 @@ class ServerProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 await self._process.wait()
-        if self._drain is not None:
-            await self._drain
+            await self._end_abandoned(self._process.pid)
         # The guard has removed the folder, unless the guard never ran or was killed.
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _end_abandoned(self, guard: int) -> None:
+        """End a server whose guard was killed, as by the system when memory is short. `guard`: its process id."""
+        patience = _OUTPUT_SECONDS
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await self._output_has_ended(patience):
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(guard, number)  # the server is in the guard's process group
+            patience = GRACE
+        await self._output_has_ended(_OUTPUT_SECONDS)
+
+    async def _output_has_ended(self, seconds: float) -> bool:
+        """Wait until nothing can write output for the proxy; return whether that came in time."""
+        return self._drain is None or bool((await asyncio.wait({self._drain}, timeout=seconds))[0])
 
     async def _spawn(self, command: list[str]) -> None:
         """Run the server under the guard, with its output logged."""
@@ -300,8 +317,7 @@ class ServerProcess:
         try:
             await asyncio.wait({ended, answers}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
-                assert self._drain is not None
-                await self._drain
+                await self._output_has_ended(_OUTPUT_SECONDS)
                 raise EmbeddedError(f"the embedded server ended at once, status {ended.result()}{self._said()}")
             if not answers.result():
                 raise EmbeddedError(f"the embedded server did not answer in {START_TIMEOUT:.0f} s{self._said()}")
