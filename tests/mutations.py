@@ -270,7 +270,7 @@ MUTATIONS = [
     Mutation(_LUA + "replace.lua", "drop(KEYS[1], KEYS[2], KEYS[3])", "", "SPOP"),
     Mutation(_LUA + "vanish.lua", "drop(KEYS[position], KEYS[position + 1], KEYS[1])", "", "nothing left behind"),
     Mutation(_LUA + "persist.lua", "call('zrem', shadow, member)", "", "TTL"),
-    Mutation(_LUA + "ttl.lua", "math.floor((left + unit / 2) / unit)", "math.floor(left / unit)", "TTL"),
+    Mutation(_LUA + "ttl.lua", "(math.max(deadline - moment, 1) + unit / 2)", "(deadline - moment)", "TTL"),
     Mutation(_LUA + "expire.lua", "deadline <= present)", "deadline < present)", "conditions"),
     Mutation(_LUA + "expire.lua", "== 'XX' and not present", "== 'XX' and present", "condition XX"),
     Mutation(_LUA + "shared/discard.lua", "call('lrem', key, 0, member)", "redis.call('lrem', key, 1, member)", "list"),
@@ -310,6 +310,8 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "shared/comb.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
+    Mutation(_LUA + "ttl.lua", "ARGV[3] and moment - 50 or moment", "moment", "TTL in a transaction"),
+    Mutation(_LUA + "ttl_members.lua", "cleared ~= '' and moment - 50 or moment", "moment", "HTTL in a transaction"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", " or marked() ~= left", "", "changing list"),
     Mutation(

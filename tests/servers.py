@@ -137,9 +137,11 @@ class Guarded(subprocess.Popen[bytes]):
 
     def child(self) -> int:
         """Wait for the number of the command's process; 0 if it has ended already."""
-        guard = psutil.Process(self.pid)
-        until(lambda: guard.children() or self.poll() is not None, what=f"a start of {self.args!r}")
-        return next((child.pid for child in guard.children()), 0)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            guard = psutil.Process(self.pid)
+            until(lambda: guard.children() or self.poll() is not None, what=f"a start of {self.args!r}")
+            return next((child.pid for child in guard.children()), 0)
+        return 0
 
 
 class Process:

@@ -1435,21 +1435,26 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
         ("add", ["4 4 1 cleared", "SADD", "k", "7"], 0, 1),
         ("expire", ["7", "900000 relative expiremember  cleared"], 1, 0),
         ("persist", ["7", "cleared"], 1, 0),
+        ("ttl", ["7", "1", "cleared"], 1, -1),
+        ("ttl_members", ["set left 1 0 -2 one cleared", "7"], 1, -2),
     ],
-    ids=["add", "expire", "persist"],
+    ids=["add", "expire", "persist", "ttl", "ttl_members"],
 )
 def test_a_transaction_sees_one_moment(
     upstream: Server, talk: Callable[..., Talk], name: str, arguments: list[str], there: int, gone: int
 ) -> None:
+    check_one_moment(talk(upstream), script(name), arguments, there, gone)
+
+
+def check_one_moment(beside: Talk, text: bytes, arguments: list[str], there: int, gone: int) -> None:
     """What was due has been removed in front of its requests: what has passed since is there for all of them."""
-    beside = talk(upstream)
     shadow = PREFIX + b"k:{k}"
 
     def say(ago: int) -> int | None:
         beside.say("SADD k 7 1")
         moment = clock(beside)
         beside("ZADD", shadow, moment - ago, "7")  # not in the index, so nobody sweeps it
-        reply = beside("EVAL", script(name), 3, "k", shadow, PREFIX + b"index", *arguments)
+        reply = beside("EVAL", text, 3, "k", shadow, PREFIX + b"index", *arguments)
         if clock(beside) > moment + 40:
             return None  # it may have run too late
         return int(reply)

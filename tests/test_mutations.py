@@ -627,6 +627,12 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "index": lambda place: lives.test_the_index_tells_the_earliest_deadline_of_each_key(
         place.server, place.proxy(), place.talk
     ),
+    "TTL in a transaction": lambda place: lives.check_one_moment(
+        place.talk(place.server), place.script("ttl"), ["7", "1", "cleared"], 1, -1
+    ),
+    "HTTL in a transaction": lambda place: lives.check_one_moment(
+        place.talk(place.server), place.script("ttl_members"), ["set left 1 0 -2 one cleared", "7"], 1, -2
+    ),
     "TTL": lambda place: lives.test_ttl_is_rounded_and_persist_ends_the_deadline(
         place.server, place.proxy(), place.talk
     ),

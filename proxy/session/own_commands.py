@@ -140,9 +140,9 @@ class OwnCommands:
             return self._calls.replacing(terms, "scan_members", self._calls.pair(key), [*asked.options])
         if word.deed is Deed.READ:
             rest = word.unit // 2 if valkey or not word.noun else word.unit - 1
-            what = b"%b %b %d %d %d %b" % (
+            what = b"%b %b %d %d %d %b%b" % (
                 word.kind, b"left" if word.relative else b"at", word.unit, rest, word.missing,
-                b"one" if word.is_of_one else b"each",
+                b"one" if word.is_of_one else b"each", cleared,
             )  # fmt: skip
             return self._calls.replacing(terms, "ttl_members", self._calls.pair(key), [what, *asked.members])
         if word.deed is Deed.DROP:
@@ -189,8 +189,8 @@ class OwnCommands:
         if size > 3:
             missing = b"0" if name == b"PERSIST" else b"-2"
             return self._calls.replacing(terms, "fail", [key], [b"ERR Invalid arguments", missing])
+        said = [CLEARED.strip()] if is_cleared(key, transaction) else []
         if name == b"PERSIST":
-            said = [CLEARED.strip()] if is_cleared(key, transaction) else []
             return self._calls.replacing(terms, "persist", self._calls.triple(key), [arguments[2], *said])
         unit = b"1000" if name == b"TTL" else b"1"
-        return self._calls.replacing(terms, "ttl", self._calls.pair(key), [arguments[2], unit])
+        return self._calls.replacing(terms, "ttl", self._calls.pair(key), [arguments[2], unit, *said])
