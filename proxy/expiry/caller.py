@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
@@ -230,10 +231,13 @@ class Caller:
         Returns:
             For each existing database: the prefixes, `MOST_COVERED` at most, and whether there is an index.
         """
-        asks: list[tuple[bytes | int | str, ...]] = []
-        for database in databases:
-            asks += [("SELECT", database), ("ZRANGE", name, 0, MOST_COVERED - 1), ("EXISTS", index)]
-        replies, found = await self._ask_together(asks), {}
+        reading: list[tuple[bytes | int | str, ...]] = [("ZRANGE", name, "0", str(MOST_COVERED - 1)), ("EXISTS", index)]
+        if databases == [self._home]:
+            replies = [None, *await self.aside(*reading)]
+        else:
+            asks = ((("SELECT", database), *reading) for database in databases)
+            replies = await self._ask_together(chain.from_iterable(asks))
+        found = {}
         for place, database in enumerate(databases):
             selected, entries, indexed = replies[3 * place : 3 * place + 3]
             if isinstance(selected, ResponseError):

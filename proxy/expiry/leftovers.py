@@ -32,10 +32,10 @@ _BETWEEN_ROUNDS: Final = 10.0
 _LEAST_COST: Final = 10
 """The rate limit counts each key as at least this many deadlines."""
 
-_MOST_KEYS: Final = 25
+_MOST_KEYS: Final = 50
 """Maximum number of keys that one script looks at. Most keys have few deadlines, and take the server some 15 µs."""
 
-_STEP_SECONDS: Final = 0.25
+_STEP_SECONDS: Final = 0.5
 """Each script gets as many keys as the rate allows in this time, `_MOST_KEYS` at most. With fewer keys per call the
 proxy would wake more often."""
 

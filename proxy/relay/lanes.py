@@ -61,8 +61,9 @@ COVERED_WORTH: Final = 4
 """The worth of a request on a covered key; other requests are worth 1. Over the client's own connection, a request on a
 covered key needs a script's text or a guard. Saving these is worth three times what the detour over a lane costs."""
 
-PING_TICKS: Final = 5
-"""After this many checks without use, PING is sent over a lane, so that the server does not close it as idle."""
+PING_TICKS: Final = 20
+"""After this many checks without use, PING is sent over a lane, so that the server does not close it as idle. (A
+`timeout` of less than 5 s disconnects clients that share anyway.)"""
 
 IDLE_TICKS: Final = 600
 """After this many checks without use, a lane is closed."""
