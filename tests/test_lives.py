@@ -1437,30 +1437,85 @@ def test_a_member_whose_deadline_passes_under_way_gets_no_other(
         ("persist", ["7", "cleared"], 1, 0),
         ("ttl", ["7", "1", "cleared"], 1, -1),
         ("ttl_members", ["set left 1 0 -2 one cleared", "7"], 1, -2),
+        ("persist_members", ["set cleared", "7"], [1], [-2]),
+        ("expire_members", ["900000 relative sexpire 9e15 set 2  cleared", "7"], [1], [-2]),
+        ("expire_members", ["900000 relative sexpire 9e15 set 2  cleared", "7", "0"], [1, -2], [-2, -2]),
+        ("set_members", ["900000 relative saddex 9e15 set done XX - cleared", "7"], 1, 1),
+        ("fail_members", ["ERR no", "hash cleared"], "WRONGTYPE", "WRONGTYPE"),
+        ("scan_members", ["cleared", "0"], 2, 0),
+        ("get_fields", ["none relative hgetex 9e15 leave cleared", "7"], [b"0"], [None]),
     ],
-    ids=["add", "expire", "persist", "ttl", "ttl_members"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_transaction_sees_one_moment(
-    upstream: Server, talk: Callable[..., Talk], name: str, arguments: list[str], there: int, gone: int
+    upstream: Server, talk: Callable[..., Talk], name: str, arguments: list[str], there: object, gone: object
 ) -> None:
     check_one_moment(talk(upstream), script(name), arguments, there, gone)
 
 
-def check_one_moment(beside: Talk, text: bytes, arguments: list[str], there: int, gone: int) -> None:
-    """What was due has been removed in front of its requests: what has passed since is there for all of them."""
+def check_one_moment(beside: Talk, text: bytes, arguments: list[str], there: object, gone: object) -> None:
+    """What was due has been removed in front of its requests: what has passed since is there for all of them.
+
+    So is a key of which nothing else is left.
+    """
     shadow = PREFIX + b"k:{k}"
 
-    def say(ago: int) -> int | None:
-        beside.say("SADD k 7 1")
+    def say(ago: int, members: list[str]) -> list[Any]:
+        beside.say("DEL k")
+        if "hgetex" in arguments[0]:
+            beside("HSET", "k", *(word for member in members for word in (member, 0)))
+        else:
+            beside("SADD", "k", *members)
         moment = clock(beside)
         beside("ZADD", shadow, moment - ago, "7")  # not in the index, so nobody sweeps it
         reply = beside("EVAL", text, 3, "k", shadow, PREFIX + b"index", *arguments)
         if clock(beside) > moment + 40:
-            return None  # it may have run too late
-        return int(reply)
+            return []  # it may have run too late
+        if isinstance(reply, Exception):
+            return str(reply).split()[:1]
+        return [len(reply[1]) if arguments[0] == "cleared" else reply]
 
-    assert until(lambda: (reply := say(0)) is not None and [reply]) == [there]
-    assert say(1000) in (gone, None)
+    assert until(lambda: say(0, ["7", "1"])) == [there]
+    assert until(lambda: say(0, ["7"])) == [there]
+    assert say(1000, ["7", "1"]) in ([gone], [])
+
+
+def test_a_void_deadline_passes_in_a_transaction_as_elsewhere(upstream: Server, talk: Callable[..., Talk]) -> None:
+    check_void_passes(talk(upstream), script("ttl"))
+
+
+def check_void_passes(beside: Talk, text: bytes) -> None:
+    shadow = PREFIX + b"k:{k}"
+    beside.say("SADD k 1")
+    beside("ZADD", shadow, -(clock(beside) - 1), "7")
+    assert beside("EVAL", text, 2, "k", shadow, "7", "1", "cleared") == -1
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_what_a_transaction_calls_gone_is_not_shown_by_its_next_request(
+    proxy: Proxy, talk: Callable[..., Talk], count: int
+) -> None:
+    """Six requests go together as one call."""
+    client = talk(proxy)
+    client.say("SADD k 7")
+    client.say(f"EXPIREMEMBER k 7 {FAR}")
+
+    def replies() -> list[Any]:
+        client.say("DEL k")
+        client.say("SADD k 7")
+        pieces = [[["MULTI"], ["TIME"], ["PEXPIREMEMBER", "k", "7", "3"], busy(0.008)], [["PTTL", "k", "7"]] * count]
+        pieces.append([["SISMEMBER", "k", "7"], ["TIME"], ["EXEC"]])
+        for piece in pieces:
+            client.raw.send(b"".join(request(*words) for words in piece))
+            *_, last = client.raw.replies(len(piece))
+        before, _, _, *found, after = parse(last)
+        milliseconds = [int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in (before, after)]
+        return found if milliseconds[1] - milliseconds[0] < 40 else []
+
+    *left, there = until(replies)
+    assert there == 1
+    assert len(left) == count
+    assert set(left) <= {1, 2, 3}
 
 
 @pytest.mark.parametrize(

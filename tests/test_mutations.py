@@ -633,6 +633,23 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "HTTL in a transaction": lambda place: lives.check_one_moment(
         place.talk(place.server), place.script("ttl_members"), ["set left 1 0 -2 one cleared", "7"], 1, -2
     ),
+    "HPERSIST in a transaction": lambda place: lives.check_one_moment(
+        place.talk(place.server), place.script("persist_members"), ["set cleared", "7"], [1], [-2]
+    ),
+    "HGETEX in a transaction": lambda place: lives.check_one_moment(
+        place.talk(place.server),
+        place.script("get_fields"),
+        ["none relative hgetex 9e15 leave cleared", "7"],
+        [b"0"],
+        [None],
+    ),
+    "a scan in a transaction": lambda place: lives.check_one_moment(
+        place.talk(place.server), place.script("scan_members"), ["cleared", "0"], 2, 0
+    ),
+    "void in a transaction": lambda place: lives.check_void_passes(place.talk(place.server), place.script("ttl")),
+    "a run in a transaction": lambda place: lives.test_what_a_transaction_calls_gone_is_not_shown_by_its_next_request(
+        place.proxy(), place.talk, 6
+    ),
     "TTL": lambda place: lives.test_ttl_is_rounded_and_persist_ends_the_deadline(
         place.server, place.proxy(), place.talk
     ),

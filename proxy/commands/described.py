@@ -121,6 +121,7 @@ class ServerCommands:
         strict_lines: whether it closes the connection if a line of a request does not end in CRLF.
         declares_terms: whether it reads the terms from a script's first line.
         queues_without_memory: whether the server, out of memory, still queues requests that take no memory.
+        clock_advances: whether its clock advances while it runs a transaction.
         quoting: how it splits inline requests into arguments.
         clustered: whether it may be a cluster node.
         told: whether any database has rules for events.
@@ -133,7 +134,7 @@ class ServerCommands:
         self.strict_lines = False
         self.quoting = Quoting.PLAIN
         self.empty_counts = self.hides_commands = self.redirects_split = True
-        self.takes_many_arguments = True
+        self.takes_many_arguments = self.clock_advances = True
         self.declares_terms = self.queues_without_memory = False
         self.clustered = True
         self.told = False
@@ -174,7 +175,7 @@ class ServerCommands:
         """Load the server's reply to `HELLO`: its name, its version, …"""
         self.blanks, self.strict_lines, self.takes_many_arguments = Blanks.EMPTY, False, True
         self.quoting = Quoting.PLAIN
-        self.redirects_split, self.queues_without_memory = True, False
+        self.redirects_split, self.queues_without_memory, self.clock_advances = True, False, True
         self.is_valkey = greeting.get(b"server") == b"valkey"
         numbers = re.match(rb"([0-9]+)\.([0-9]+)", bytes(greeting.get(b"version", b"")))
         if numbers is None:
@@ -183,6 +184,7 @@ class ServerCommands:
         self.takes_many_arguments = self.hides_commands = version >= (7, 0)
         self.redirects_split = version < (7, 0)
         self.queues_without_memory = version >= (7, 4)
+        self.clock_advances = version < (7, 2)
         self.empty_counts = greeting.get(b"server") == b"valkey" or not (8, 0) <= version < (8, 6)
         if greeting.get(b"server") != b"valkey":
             return

@@ -125,6 +125,8 @@ class OwnCommands:
     ) -> bytes | Refusal:
         """Return the script call for a request of a dialect, on several members. Same arguments as `expire`."""
         valkey, terms = self._server.is_valkey and word.kind == b"hash", self._server.terms(word.name)
+        key = b"".join(arguments[1:2])
+        cleared = CLEARED if is_cleared(key, transaction) else b""
         try:
             asked = read_words(word, arguments, now, valkey=valkey)
         except ArityError as error:
@@ -132,12 +134,11 @@ class OwnCommands:
         except MisreadError as error:
             if not error.after_type:
                 return self._calls.replacing(terms, "fail", [], [error.message])
-            key = arguments[1]
-            return self._calls.replacing(terms, "fail_members", self._calls.pair(key), [error.message, word.kind])
-        key = arguments[1]
-        cleared = CLEARED if is_cleared(key, transaction) else b""
+            wanted = word.kind + cleared
+            return self._calls.replacing(terms, "fail_members", self._calls.pair(key), [error.message, wanted])
         if word.deed is Deed.SCAN:
-            return self._calls.replacing(terms, "scan_members", self._calls.pair(key), [*asked.options])
+            options = [cleared.strip(), *asked.options]
+            return self._calls.replacing(terms, "scan_members", self._calls.pair(key), options)
         if word.deed is Deed.READ:
             rest = word.unit // 2 if valkey or not word.noun else word.unit - 1
             what = b"%b %b %d %d %d %b%b" % (

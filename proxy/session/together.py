@@ -295,8 +295,11 @@ class Together:
     ) -> tuple[list[list[Operation] | list[None]], int]:
         """Return groups, each to be sent as one call or forwarded unchanged, and the number of requests in them.
 
-        `mixes`: whether a call may include ordinary requests, and requests on different terms.
+        `mixes`: whether a call may include ordinary requests, and requests on different terms; False in a transaction.
         """
+        # If the clock advances in a transaction, a call that only reads would count members as gone that the next
+        # request still returns.
+        advances = self._rewriter.server.clock_advances
         read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
         groups: list[list[Operation] | list[None]] = []
         group: list[Operation] = []
@@ -312,7 +315,7 @@ class Together:
                         return groups, place
                     confirmed.add(key)
                 needs = form.of_own or key in covered or coverage.covers(key)
-                if needs and (mixes or (form.names_members and not form.counts)):
+                if needs and (mixes or (form.names_members and not form.counts and not (form.reads and advances))):
                     covered.add(key)
                     if form.does not in alike:
                         if form.does == "q":

@@ -32,7 +32,7 @@ end
 if #ARGV > 2 and there then
   nothing_due = settle(key, shadow, index, cleared)
   kind = call('type', key).ok
-  there = kind ~= 'none' and (nothing_due or alive(kind, key, shadow, moment))
+  there = kind ~= 'none' and (nothing_due or alive(kind, key, shadow, past(moment, cleared)))
   if there and not fits(kind, wanted) then return misfit(wanted) end
 end
 -- For all

@@ -13,7 +13,7 @@ local timed, replies = call('exists', shadow) == 1, {}
 cleared = cleared ~= ''
 if timed then settle(key, shadow, index, cleared) end
 local kind = call('type', key).ok
-local there = kind ~= 'none' and alive(kind, key, shadow, moment)
+local there = kind ~= 'none' and alive(kind, key, shadow, past(moment, cleared))
 if there and kind ~= 'hash' then return misfit('hash') end
 if deadline and mode == 'relative' then deadline = deadline + moment end
 if deadline and deadline > tonumber(latest) then

@@ -8,7 +8,7 @@
 local wanted, cleared = ARGV[1]:match('(%S+)(.*)')
 local key, shadow, index, moment, replies, dropped = KEYS[1], KEYS[2], KEYS[3], now(), {}, false
 local kind = call('type', key).ok
-local there = kind ~= 'none' and alive(kind, key, shadow, moment)
+local there = kind ~= 'none' and alive(kind, key, shadow, past(moment, cleared ~= ''))
 if there and not fits(kind, wanted) then return misfit(wanted) end
 for first = 2, #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}

@@ -2,22 +2,23 @@
 -- uses: has, now, alive
 -- KEYS: key, its shadow
 -- ARGV: member; the unit of the result in milliseconds (1000 or 1); in a transaction that has removed due members
---   (clear_front.lua) 'cleared': deadlines of the last 50 ms do not count as passed yet, see overdue.lua
+--   (clear_front.lua) 'cleared'
 -- Result: -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
 -- Reads only
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end
 local moment = now()
-local past = ARGV[3] and moment - 50 or moment
-if not alive(kind, KEYS[1], KEYS[2], past) then return -2 end
+local passed = past(moment, ARGV[3])
+if not alive(kind, KEYS[1], KEYS[2], passed) then return -2 end
 local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
 if deadline < 0 then
   if has(kind, KEYS[1], ARGV[1]) then return -1 end
-  deadline = math.floor(-deadline)  -- a void deadline's fraction may note a time (void_page.lua)
+  -- Nothing else in a transaction shows that a void deadline passes.
+  deadline, passed = math.floor(-deadline), moment  -- a void deadline's fraction may note a time (void_page.lua)
 end
 deadline = math.ceil(deadline)  -- a fraction may be a mark (expire_members.lua)
-if deadline <= past then return -1 end
+if deadline <= passed then return -1 end
 local unit = tonumber(ARGV[2])
 return math.floor((math.max(deadline - moment, 1) + unit / 2) / unit)

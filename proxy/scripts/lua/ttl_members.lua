@@ -10,8 +10,8 @@
 -- Complexity: O(1) for each member (O(log n) in a sorted set; a list of n is read once for 500 members)
 local wanted, what, unit, rest, missing, many, cleared = ARGV[1]:match('(%S+) (%S+) (%d+) (%d+) (%S+) (%S+)(.*)')
 local key, shadow, moment, replies = KEYS[1], KEYS[2], now(), {}
-local kind, past = call('type', key).ok, cleared ~= '' and moment - 50 or moment
-local there = kind ~= 'none' and alive(kind, key, shadow, past)
+local kind, passed = call('type', key).ok, past(moment, cleared ~= '')
+local there = kind ~= 'none' and alive(kind, key, shadow, passed)
 if there and not fits(kind, wanted) then return misfit(wanted) end
 for first = 2, #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}
@@ -27,7 +27,7 @@ for first = 2, #ARGV, 500 do
       -- A whole number of milliseconds, or less by the fraction that expire_members.lua puts there as a mark.
       deadline = math.ceil(deadline)
       reply = tonumber(missing)
-      if deadline > past then
+      if deadline > passed then
         if what == 'left' then deadline = math.max(deadline - moment, 1) end
         reply = math.floor((deadline + rest) / unit)
       end
