@@ -624,10 +624,13 @@ asyncio.run(main())
 """
 
 
-def start_owner(folder: Path | None, temporary: Path) -> tuple[Process, Path, int]:
-    """Start a process that has an embedded server; return it, the server's socket and its process id."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
-    owner = Process([sys.executable, "-c", OWNER, str(folder or "")], env)
+def start_owner(folder: Path | None, temporary: Path, root: Path = ROOT) -> tuple[Process, Path, int]:
+    """Start a process that has an embedded server; return it, the server's socket and its process id.
+
+    `root`: where the package is.
+    """
+    env = {**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(temporary)}
+    owner = Process([sys.executable, "-c", OWNER, str(folder or "")], env, root)
     socket = Path(owner.line(lambda line: line.startswith("socket ")).split()[1])
     with Raw(socket) as client:
         found = re.search(rb"process_id:(\d+)", client.command("INFO", "server"))
@@ -646,6 +649,26 @@ def test_killed_owner_takes_the_server_along(temporary: Path, busy: bool) -> Non
         owner.kill()
         until(lambda: gone(pid))
         until(lambda: left(temporary) == [])
+
+
+def test_a_server_outlives_neither_its_guard_nor_its_owner(temporary: Path, tmp_path: Path) -> None:
+    check_killed_together(tmp_path / "data", temporary)
+    second, _, _ = start_owner(tmp_path / "data", temporary)
+    second.kill()
+
+
+def check_killed_together(folder: Path | None, temporary: Path, root: Path = ROOT) -> None:
+    """The guard and the owner are killed at once, so that nobody is left to end the server."""
+    owner, _, pid = start_owner(folder, temporary, root)
+    try:
+        owner.send_signal(signal.SIGSTOP)
+        os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
+        owner.send_signal(signal.SIGKILL)
+        until(lambda: gone(pid))
+    finally:
+        owner.kill()
+        if not gone(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_killed_owner_loses_nothing_and_frees_the_folder(temporary: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -25,6 +26,7 @@ from tests import test_cluster_details as details
 from tests import test_command as descriptions
 from tests import test_deadlines as deadlines
 from tests import test_dialects as dialects
+from tests import test_embedded as embedded
 from tests import test_ends as ends
 from tests import test_events as events
 from tests import test_events_list as lists
@@ -168,6 +170,10 @@ class Place:
             f" sys.stdout.buffer.write(script({name!r}, Variant(told={told})))"
         )
         return subprocess.run([sys.executable, "-c", show], cwd=self.folder, capture_output=True, check=True).stdout
+
+    def temporary(self) -> Path:
+        """Make a folder, of a short name, for temporary files."""
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="em-")))
 
     def talk(self, to: Server | Proxy, database: int = 0, protocol: int = 2) -> lives.Talk:
         client = lives.Talk(self._stack.enter_context(to.connect()))
@@ -630,6 +636,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "TTL in a transaction": lambda place: lives.check_one_moment(
         place.talk(place.server), place.script("ttl"), ["7", "1", "cleared"], 1, -1
     ),
+    "guard and owner killed": lambda place: embedded.check_killed_together(None, place.temporary(), place.folder),
     "HTTL in a transaction": lambda place: lives.check_one_moment(
         place.talk(place.server), place.script("ttl_members"), ["set left 1 0 -2 one cleared", "7"], 1, -2
     ),

@@ -6,17 +6,28 @@ This is a script for a separate interpreter: ``python -I -S guard.py GRACE FOLDE
 Standard input is a pipe, and only the proxy holds its other end. The kernel closes that end however the proxy dies,
 even by ``kill -9``. Then the guard ends the command (SIGTERM, after GRACE seconds SIGKILL) and removes FOLDER.
 
-Linux's PR_SET_PDEATHSIG would not be enough: it sends one signal, once. A server inside an endless script does not
-handle SIGTERM, and SIGKILL loses writes not yet in the append-only file. Neither signal removes the folder, and other
-systems lack PR_SET_PDEATHSIG.
+On Linux the kernel also sends the command SIGTERM if the guard itself is killed (PR_SET_PDEATHSIG). That alone would
+not be enough: it is one signal, once. A server inside an endless script does not handle SIGTERM, and SIGKILL loses
+writes not yet in the append-only file. Neither signal removes the folder, and other systems lack PR_SET_PDEATHSIG.
 """
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+
+PR_SET_PDEATHSIG = 1
+"""See prctl(2)."""
+
+
+def end_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when the process that started it has ended, where it can."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_with_standard_input(child: "subprocess.Popen[bytes]", grace: float) -> None:
@@ -48,7 +59,12 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     try:
         # Inheritable descriptors stay open, so the child holds the lock on the data folder as long as it lives.
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False)  # noqa: S603 - the proxy's own
+        child = subprocess.Popen(  # noqa: S603 - the proxy's own command
+            command,
+            stdin=subprocess.DEVNULL,
+            close_fds=False,
+            preexec_fn=end_with_parent,
+        )
         threading.Thread(target=end_with_standard_input, args=(child, float(grace)), daemon=True).start()
         status = child.wait()
     except OSError as error:
