@@ -301,7 +301,7 @@ MUTATIONS = [
     Mutation(
         _LUA + "move_member.lua", "and ARGV[1] == 'end' and tries < 100 do", "and false do", "behind one that is due"
     ),
-    Mutation(_LUA + "persist.lua", " and (ARGV[2] or alive(kind, key, shadow, moment))", "", "void, and gone"),
+    Mutation(_LUA + "persist.lua", " and alive(kind, key, shadow, past(moment, ARGV[2]))", "", "void, and gone"),
     Mutation(
         _LUA + "batch.lua",
         "if not earliest or earliest <= moment and not alive(kind_of(number), key, shadow, moment) then",
@@ -624,6 +624,7 @@ MUTATIONS = [
     ),
     # What strangers may do.
     Mutation("listen/listener.py", "Beneath(self._turns.join)", "Beneath()", "handshakes"),
+    Mutation("listen/listener.py", "if task.cancelled():", "if False:", "who is accepted as it stops"),
     Mutation(
         "wire/proxied.py", "size = _HEAD.size + length\n", "size = 16 + max(length - 1, 0)\n", "a header at every cut"
     ),

@@ -522,6 +522,31 @@ def check_who_comes_as_it_stops(server: Server, start_proxy: StartProxy) -> None
         assert "stopped before" not in proxy.process.output, proxy.process.output
 
 
+def test_who_is_accepted_by_tls_as_the_proxy_stops_is_closed(
+    server: Server, start_proxy: StartProxy, own: Certificate
+) -> None:
+    check_who_is_accepted_as_it_stops(server, start_proxy, own)
+
+
+def check_who_is_accepted_as_it_stops(server: Server, start_proxy: StartProxy, own: Certificate) -> None:
+    """The loop may stop accepting in a turn in which it has accepted some of many, while it still serves another."""
+    options, port = listening_by_tls(own, "--shutdown-timeout", "15")
+    for _ in range(3):
+        proxy = start_proxy(server, *options)
+        with contextlib.ExitStack() as stack:
+            blocked = stack.enter_context(proxy.connect())
+            blocked.send(request("BRPOP", "none", 0))
+            until(lambda: b"cmd=brpop" in server.command("CLIENT", "LIST"))
+            proxy.process.send_signal(signal.SIGSTOP)
+            comers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 8)) for _ in range(400)]
+            proxy.process.send_signal(signal.SIGTERM)
+            proxy.process.send_signal(signal.SIGCONT)
+            for comer in comers:
+                with contextlib.suppress(ConnectionResetError):
+                    assert comer.recv(1) == b""
+        assert proxy.process.wait() == 0, proxy.process.output
+
+
 def test_who_is_refused_replies_holds_up_no_end(server: Server, start_proxy: StartProxy) -> None:
     check_who_is_refused_replies(server, start_proxy)
 

@@ -1211,6 +1211,9 @@ CHECKS |= {
     "no answer without a login": lambda place: strangers.check_without_an_answer(
         place.server, place.start_proxy, "is silent"
     ),
+    "who is accepted as it stops": lambda place: ends.check_who_is_accepted_as_it_stops(
+        place.server, place.start_proxy, ends.certificate(place.folder)
+    ),
     "who comes as it stops": lambda place: ends.check_who_comes_as_it_stops(place.server, place.start_proxy),
     "told while it waits": lambda place: takeover.check_told_while_it_waits(
         _again(place), place.folder, signal.SIGTERM, queued=False

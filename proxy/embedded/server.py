@@ -38,10 +38,17 @@ _OUTPUT_SECONDS = 1.0
 POLL = 0.02
 """Seconds between two polls."""
 
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that no server sends itself when it cannot read its data, unlike SIGABRT."""
+
 LINE_LIMIT = 2048
 LAST_LINES = 15
 
 log = structlog.get_logger("proxy.embedded")
+
+
+class _EndedFromOutsideError(EmbeddedError):
+    """The server was ended by a signal from outside, or did not answer: that says nothing about the data."""
 
 
 class EmbeddedServer:
@@ -174,6 +181,8 @@ async def _refusal(data: DataFolder, parts: list[str], binary: Path) -> str | No
         if not overlooked:
             return None
         reason = f"would overlook {', '.join(overlooked)}"
+    except _EndedFromOutsideError:
+        raise
     except EmbeddedError:
         # Do not quote the server's output: it may advise to repair a file that another server can read.
         reason = "refuses its format"
@@ -318,9 +327,12 @@ class ServerProcess:
             await asyncio.wait({ended, answers}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 await self._output_has_ended(_OUTPUT_SECONDS)
-                raise EmbeddedError(f"the embedded server ended at once, status {ended.result()}{self._said()}")
+                status = ended.result()
+                failure = _EndedFromOutsideError if status - 128 in _FROM_OUTSIDE else EmbeddedError
+                raise failure(f"the embedded server ended at once, status {status}{self._said()}")
             if not answers.result():
-                raise EmbeddedError(f"the embedded server did not answer in {START_TIMEOUT:.0f} s{self._said()}")
+                told = f"the embedded server did not answer in {START_TIMEOUT:.0f} s{self._said()}"
+                raise _EndedFromOutsideError(told)
         finally:
             ended.cancel()
             answers.cancel()

@@ -12,6 +12,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -252,9 +253,20 @@ class Listeners:
         self._others.note(len(self.clients))
         context, is_proxied = self._context if listener.tls else None, self._is_proxied(listener)
         task = asyncio.get_running_loop().create_task(self._connect(connection, client, context, is_proxied))
+        task.add_done_callback(partial(self._connected, connection, client))
         for tasks in (self._tasks, self._handshakes) if listener.tls or is_proxied else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+
+    def _connected(self, connection: ClientConnection, client: socket.socket, task: asyncio.Task[None]) -> None:
+        """Drop a client whose task was cancelled; the task may never have begun to run."""
+        if task.cancelled():
+            self._drop(connection, client)
+
+    def _drop(self, connection: ClientConnection, client: socket.socket) -> None:
+        self.left(connection)
+        connection.dropped()
+        client.close()
 
     async def _connect(
         self, connection: ClientConnection, client: socket.socket, context: ssl.SSLContext | None, is_proxied: bool
@@ -274,16 +286,11 @@ class Listeners:
             else:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
-        except BaseException as error:
-            # The client is gone, whatever went wrong, and nothing else removes it from the count.
-            self.left(connection)
-            connection.dropped()
-            client.close()
+        except Exception as error:
+            self._drop(connection, client)
             if not isinstance(error, OSError | ProxyHeaderError):
-                if isinstance(error, Exception):
-                    log.error("connection closed: internal error", exc_info=error)
-                    return
-                raise
+                log.error("connection closed: internal error", exc_info=error)
+                return
             text = " ".join(str(error).split()) or type(error).__name__
             if reads_header:
                 if not isinstance(error, OnlyLookedError):
