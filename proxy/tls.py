@@ -10,7 +10,10 @@ connection stays open for as long as the peer likes. To prevent this, this code 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import mmap
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -25,6 +28,23 @@ PIECE: Final = 64 * 1024
 
 _ALERT: Final = 128
 """How many of the last bytes of a read to decrypt one by one: enough for a record with an alert and one more record."""
+
+
+_MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None)
+
+
+def give_back(buffer: memoryview) -> None:
+    """Return the pages of a buffer to the system until they are used; what the buffer holds is lost.
+
+    The loop's TLS has a buffer of 256 KB for each connection, of which only `PIECE` is ever used. The allocator may
+    take it from memory that was in use before, all of which then stays resident.
+    """
+    if _MADVISE is not None and sys.platform == "linux":
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (address + len(buffer)) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+        if size > 0:
+            _MADVISE(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
 class Beneath(asyncio.BufferedProtocol):
@@ -104,7 +124,9 @@ class Beneath(asyncio.BufferedProtocol):
         self._above = above
         # Set on the instance, so that the loop calls TLS directly. The size of a read is limited, because OpenSSL's
         # buffer never shrinks.
-        room = memoryview(self._tls.get_buffer(PIECE))[:PIECE]
+        whole = memoryview(self._tls.get_buffer(PIECE))
+        give_back(whole)
+        room = whole[:PIECE]
         self.get_buffer = lambda sizehint: room  # type: ignore[method-assign] # noqa: ARG005 - the loop names it
         self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
         self._transport.set_protocol(self)

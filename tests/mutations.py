@@ -310,7 +310,7 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "shared/comb.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
-    Mutation(_LUA + "ttl.lua", "past(moment, ARGV[3])", "moment", "TTL in a transaction"),
+    Mutation(_LUA + "ttl.lua", "ARGV[3] and moment - 50 or moment", "moment", "TTL in a transaction"),
     Mutation(
         _LUA + "ttl.lua",
         "deadline, passed = math.floor(-deadline), moment",

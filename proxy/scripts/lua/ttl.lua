@@ -9,7 +9,7 @@
 local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end
 local moment = now()
-local passed = past(moment, ARGV[3])
+local passed = ARGV[3] and moment - 50 or moment  -- as `past` in now.lua, but shorter
 if not alive(kind, KEYS[1], KEYS[2], passed) then return -2 end
 local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end
