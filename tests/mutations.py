@@ -321,6 +321,7 @@ MUTATIONS = [
     Mutation(_LUA + "get_fields.lua", "past(moment, cleared)", "moment", "HGETEX in a transaction"),
     Mutation(_LUA + "scan_members.lua", "past(now(), ARGV[1] ~= '')", "now()", "a scan in a transaction"),
     Mutation("session/together.py", " and not (form.reads and advances)", "", "a run in a transaction"),
+    Mutation("tls.py", "        give_back(whole)\n", "", "buffers of TLS"),
     Mutation("embedded/guard.py", "preexec_fn=end_with_parent,", "", "guard and owner killed"),
     Mutation(_LUA + "ttl_members.lua", "past(moment, cleared ~= '')", "moment", "HTTL in a transaction"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),

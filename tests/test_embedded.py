@@ -427,6 +427,19 @@ def test_says_which_servers_were_tried_in_vain(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_trial_that_is_killed_says_nothing_about_the_data(tmp_path: Path) -> None:
+    """As by the system, when memory is short."""
+    (tmp_path / "dump.rdb").write_bytes(b"REDIS0011\xfa\x09redis-ver\x057.2.4\xff")
+    killed = script(tmp_path / "killed-server", "import os; os.kill(os.getpid(), 9)")
+
+    async def main() -> None:
+        with pytest.raises(EmbeddedError, match="ended at once, status 137") as caught:
+            await EmbeddedServer(tmp_path, [killed]).start()
+        assert "no server here reads" not in str(caught.value)
+
+    asyncio.run(main())
+
+
 def test_a_long_temporary_path_does_not_matter(run: Run, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = temporary / ("x" * 100)
     long.mkdir()

@@ -203,6 +203,35 @@ def test_clients_by_tls_keep_little(server: Server, start_proxy: StartProxy, tmp
     _check_nothing_is_kept(proxy, admin, SHAPES[shape], 300_000, lambda: _Encrypted(port))
 
 
+def test_clients_by_tls_keep_little_of_what_was_freed_before_them(
+    server: Server, start_proxy: StartProxy, tmp_path: Path
+) -> None:
+    check_buffers_of_tls(server, start_proxy, tmp_path)
+
+
+def check_buffers_of_tls(server: Server, start_proxy: StartProxy, folder: Path) -> None:
+    """The loop's buffer for a new client comes from memory that large replies to earlier clients have used."""
+    server.command("SET", "big", b"v" * 1_000_000)
+    options, port = listening_by_tls(certificate(folder))
+    process = psutil.Process(start_proxy(server, *options).pid)
+    with ExitStack() as stack:
+
+        def come() -> None:
+            client = stack.enter_context(_Encrypted(port))
+            client.send_command("GET", "big")
+            assert len(client.reply()) > 1_000_000
+
+        for _ in range(5):
+            come()
+        before = process.memory_info().rss
+        for _ in range(CLIENTS):
+            come()
+        until(
+            lambda: process.memory_info().rss - before < CLIENTS * 200_000,
+            what=lambda: f"the memory of {(process.memory_info().rss - before) / CLIENTS} bytes for each client",
+        )
+
+
 def test_a_client_by_tls_that_reads_nothing_holds_the_server_up(
     server: Server, start_proxy: StartProxy, tmp_path: Path
 ) -> None:

@@ -287,7 +287,7 @@ class Listeners:
                 transport, _ = await loop.connect_accepted_socket(lambda: Beneath(self._turns.join), client)
                 await secure(connection, transport, context, server_side=True, seconds=seconds)
         except Exception as error:
-            self._drop(connection, client)
+            self._drop(connection, client)  # whatever went wrong, nothing else removes the client from the count
             if not isinstance(error, OSError | ProxyHeaderError):
                 log.error("connection closed: internal error", exc_info=error)
                 return
