@@ -778,7 +778,7 @@ def test_all_of_many_deadlines_are_listed(proxy: Proxy) -> None:
         while True:
             cursor, some = parse(client.command("EXPIREMEMBERSCAN", "k", cursor, "COUNT", 100))
             found += some[::2]
-            assert set(some[1::2]) == {b"4000000000001"}
+            assert set(some[1::2]) <= {b"4000000000001"}  # none at times: as with SCAN, what is left can be nothing
             if cursor == b"0":
                 break
         assert sorted(found) == sorted(names)
