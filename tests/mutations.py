@@ -47,21 +47,29 @@ def _original() -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def broken_copy(folder: Path, mutation: Mutation | None) -> None:
+def broken_copy(folder: Path, mutation: Mutation | None, *, hasty: bool = False) -> None:
     """Put a copy of the package into a folder, by links, and break it.
+
+    `hasty`: whether its background passes rest for one second only.
 
     Raises:
         AssertionError: the text does not stand in the file exactly once.
     """
     shutil.copytree(Path(_original().name, "proxy"), folder / "proxy", copy_function=os.link)
+    for file, pause in (("expiry/healing.py", "5.0"), ("expiry/leftovers.py", "10.0")) if hasty else ():
+        _replace(folder, file, f"BETWEEN_ROUNDS: Final = {pause}", "BETWEEN_ROUNDS: Final = 1.0")
     if mutation is not None:
-        path = folder / "proxy" / mutation.file
-        text = path.read_text("utf-8")
-        assert text.count(mutation.text) == 1, f"{mutation.text!r} is {text.count(mutation.text)} times in {path.name}"
-        path.unlink()  # or all copies would be broken
-        path.write_text(text.replace(mutation.text, mutation.instead), "utf-8")
-        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-            compiled.unlink()
+        _replace(folder, mutation.file, mutation.text, mutation.instead)
+
+
+def _replace(folder: Path, file: str, text: str, instead: str) -> None:
+    path = folder / "proxy" / file
+    whole = path.read_text("utf-8")
+    assert whole.count(text) == 1, f"{text!r} is {whole.count(text)} times in {path.name}"
+    path.unlink()  # or all copies would be broken
+    path.write_text(whole.replace(text, instead), "utf-8")
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
 
 
 _LUA = "scripts/lua/"

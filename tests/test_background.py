@@ -62,8 +62,11 @@ def test_who_does_not_sweep_seldom_looks_at_what_is_due(
     assert evaluations(beside)[0] - before <= 6 * (time.monotonic() - began)
 
 
-def check_changes_wake_the_passes(server: Server, proxy: Proxy, talk: TalkTo) -> None:
-    """While nothing changes no script runs; what somebody does past the proxy is seen in the next round."""
+def check_changes_wake_the_passes(server: Server, proxy: Proxy, talk: TalkTo, pause: float = 10) -> None:
+    """While nothing changes no script runs; what somebody does past the proxy is seen in the next round.
+
+    `pause`: the longer pause between two rounds, in seconds.
+    """
     client, beside = talk(proxy), talk(server)
     for key in range(100):
         client.say(f"SADD k{key} m other")
@@ -77,11 +80,11 @@ def check_changes_wake_the_passes(server: Server, proxy: Proxy, talk: TalkTo) ->
             time.sleep(0.05)
         return True
 
-    until(lambda: rests(12), 60, "an end of the rounds")  # the longer pause between two is 10 s
+    until(lambda: rests(pause + 2), max(15, 6 * pause), "an end of the rounds")
     beside("ZREM", PREFIX + b"index", "k7")
-    until(lambda: beside("ZSCORE", PREFIX + b"index", "k7") is not None, 20, "the entry in the index")
+    until(lambda: beside("ZSCORE", PREFIX + b"index", "k7") is not None, max(5, 2 * pause), "the entry in the index")
     beside.say("SREM k9 m")
-    until(lambda: float(beside("ZSCORE", PREFIX + b"k:{k9}", "m")) < 0, 20, "the end of the leftover")
+    until(lambda: float(beside("ZSCORE", PREFIX + b"k:{k9}", "m")) < 0, max(5, 2 * pause), "the end of the leftover")
 
 
 def test_passes_rest_until_something_changes(server: Server, start_proxy: StartProxy, talk: TalkTo) -> None:

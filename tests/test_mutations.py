@@ -97,6 +97,9 @@ LONG_PATIENCE: Final = dict.fromkeys(
 )
 """The same for checks that wait so long where nothing is broken."""
 
+HASTY: Final = frozenset(("changes",))
+"""Checks that wait until background passes have rested several times."""
+
 TRIES: Final = 6
 """How often a break is looked for: what is a race shows by chance, less often on a busy machine."""
 
@@ -749,7 +752,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     "counts": lambda place: admin.test_it_counts_what_the_proxy_does(place.server, place.start_proxy),
     "bytes": lambda place: admin.test_it_counts_bytes(place.server, place.start_proxy),
     "changes": lambda place: background.check_changes_wake_the_passes(
-        place.server, place.proxy("--leftovers-rate", "1000"), place.talk
+        place.server, place.proxy("--leftovers-rate", "1000"), place.talk, pause=1
     ),
     "sweeps leave time": lambda place: background.check_sweeps_leave_the_server_to_others(
         place.server, place.proxy, place.talk
@@ -1388,7 +1391,7 @@ def test_the_proxy_as_it_is_passes(
     own_server: Callable[[str], Server], own_cluster: Callable[[], Cluster], tmp_path: Path, check: str
 ) -> None:
     """Within the time that a break is given, or breaks would be caught by that alone."""
-    broken_copy(tmp_path, None)
+    broken_copy(tmp_path, None, hasty=check in HASTY)
     for last in (False, False, True):
         try:
             with a_place(own_server, own_cluster, tmp_path, check) as place, _time_of(check):
@@ -1408,7 +1411,7 @@ def _time_of(check: str) -> AbstractContextManager[None]:
 def test_a_break_is_caught(
     own_server: Callable[[str], Server], own_cluster: Callable[[], Cluster], tmp_path: Path, mutation: Mutation
 ) -> None:
-    broken_copy(tmp_path, mutation)
+    broken_copy(tmp_path, mutation, hasty=mutation.caught_by in HASTY)
     for _ in range(TRIES):
         begun = False
         try:
