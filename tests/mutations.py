@@ -1095,6 +1095,10 @@ MUTATIONS = [
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "reporting.tell, News.STOP", "reporting.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
+    Mutation("workers/supervisor.py", "if self._has_begun(worker) else worker.kill()", "", "a worker that loads"),
+    Mutation(
+        "workers/supervisor.py", "(status == 0 or not self._has_begun(worker))", "status == 0", "a worker that loads"
+    ),
     # Standard streams.
     Mutation("standard_streams.py", "            self.error = error\n", "", "streams of a subcommand"),
     Mutation("standard_streams.py", '"backslashreplace"', '"strict"', "streams of a subcommand"),

@@ -1280,6 +1280,7 @@ CHECKS |= {
     "deadlines in order": _in_order,
     "another server": lambda place: sentinel.check_moves(place.server, place.start_proxy),
     "a demoted primary": lambda place: sentinel.check_demoted(place.server, place.start_proxy),
+    "a worker that loads": lambda place: workers.check_loading(place.server, place.folder, place.folder),
     "a killed worker": lambda place: workers.test_a_worker_that_is_killed_ends_the_proxy(
         place.server, place.start_proxy
     ),

@@ -49,7 +49,7 @@ from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer, once_a_kind
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, request
-from tests.servers import KIND, ROOT, Proxy, Server, free_port, proxy_environment, until
+from tests.servers import KIND, ROOT, Process, Proxy, Server, free_port, proxy_environment, until
 from tests.test_lifecycle import embedded_pid, gone, run
 from tests.test_lives import Talk, talk
 from tests.test_proxies import Sequences, check
@@ -531,17 +531,50 @@ FAILING = {
 def test_a_worker_that_fails_at_its_start(name: str, server: Server, tmp_path: Path) -> None:
     source, status, said = FAILING[name]
     (tmp_path / "start.py").write_text(source)
-    check_failure(
-        server,
-        f"process.START, supervisor.START_SECONDS = Path({str(tmp_path / 'start.py')!r}), 1.0",
-        status,
-        said,
-        *(["--shutdown-timeout", "0"] if name == "hangs" else []),
-    )
+    seconds = 1 if name == "hangs" else 60
+    change = f"process.START, supervisor.START_SECONDS = Path({str(tmp_path / 'start.py')!r}), {seconds}"
+    check_failure(server, change, status, said, *(["--shutdown-timeout", "0"] if name == "hangs" else []))
 
 
 def test_a_worker_that_cannot_be_started(server: Server) -> None:
     check_failure(server, "sys.executable = '/nowhere/python'", 1, "worker could not be started")
+
+
+def test_a_stop_does_not_wait_for_a_worker_that_loads(server: Server, tmp_path: Path) -> None:
+    check_loading(server, tmp_path)
+
+
+def check_loading(server: Server, folder: Path, home: Path = ROOT) -> None:
+    """On a busy machine it may load for longer than a stop may take; it has served nobody yet."""
+    loads, start = folder / "loads", folder / "start.py"
+    start.write_text(
+        f"""
+import runpy, sys, time
+from pathlib import Path
+if sys.argv[1] == "2":
+    Path({str(loads)!r}).touch()
+    time.sleep(3600)
+runpy.run_path({str(home / "proxy" / "workers" / "start.py")!r}, run_name="__main__")
+"""
+    )
+    program = f"""
+from pathlib import Path
+from proxy.workers import process
+process.START = Path({str(start)!r})
+from proxy.cli import main
+main()
+"""
+    given = ["--workers", "2", "--upstream", server.url, "--listen", "127.0.0.1:0", "--log-format", "json"]
+    command = [sys.executable, "-c", program, *given, "--shutdown-timeout", "3600"]
+    process = Process(command, proxy_environment({"PYTHONPATH": str(home)}), home)
+    try:
+        until(loads.exists, what="the second worker")
+        began = time.monotonic()
+        assert process.end() == 0
+        assert time.monotonic() - began < 5
+    finally:
+        process.kill()
+    assert not any(said in process.output for said in ("worker killed", "worker exited", "Traceback"))
 
 
 def check_failure(server: Server, change: str, status: int, said: str, *arguments: str) -> None:

@@ -209,14 +209,17 @@ class Supervisor:
             self._unusable = worker.unusable
             for other in self._running.values():
                 other.kill()  # no worker has served a client yet
-        elif status == 0 and self._draining:
+        elif self._draining and (status == 0 or not self._has_begun(worker)):
             return
-        elif status in _BY_SIGNAL and not self._board.has_begun(worker.number - 1):
+        elif status in _BY_SIGNAL and not self._has_begun(worker):
             self._signals.stop.set()  # a signal for the whole proxy ended the worker too early to be handled
         elif not (status == 0 and self._signals.stop.is_set()):
             self._fail()
             log.error("worker exited", worker=worker.number, status=status)
         self._draining = True
+
+    def _has_begun(self, worker: WorkerProcess) -> bool:
+        return self._board.has_begun(worker.number - 1)
 
     def _fail(self) -> None:
         self._failed = True
@@ -244,8 +247,10 @@ class Supervisor:
 
     async def _drain(self) -> None:
         """Stop all workers, and kill those that do not end in time."""
+        order = Order.LEAVE if self._signals.relieved or self._succession.outlived else Order.STOP
         for worker in self._running.values():
-            worker.tell(Order.LEAVE if self._signals.relieved or self._succession.outlived else Order.STOP)
+            # One that still loads could obey only once it has loaded, and has served nobody.
+            worker.tell(order) if self._has_begun(worker) else worker.kill()
         for patience in (self._settings.shutdown_timeout + GRACE, _KILLED_SECONDS):
             if self._running:
                 await asyncio.wait(self._running, timeout=patience)
