@@ -328,7 +328,17 @@ MUTATIONS = [
     Mutation(_LUA + "persist_members.lua", "past(moment, cleared ~= '')", "moment", "HPERSIST in a transaction"),
     Mutation(_LUA + "get_fields.lua", "past(moment, cleared)", "moment", "HGETEX in a transaction"),
     Mutation(_LUA + "scan_members.lua", "past(now(), ARGV[1] ~= '')", "now()", "a scan in a transaction"),
-    Mutation("session/together.py", " and not (form.reads and advances)", "", "a run in a transaction"),
+    Mutation(
+        "session/together.py", "if advances and is_cleared(key, transaction):", "if False:", "a run in a transaction"
+    ),
+    Mutation(_LUA + "shared/settle.lua", "settle = function() return true end", "", "DEL in a transaction"),
+    Mutation(
+        _LUA + "shared/settle.lua", "settle = function() return true end", "settle = function() end", "RPOPLPUSH in it"
+    ),
+    Mutation(
+        "session/outgoing.py", "self.blocker.ahead + sum(map(len, self._parts[:place]))", "0", "a large request ahead"
+    ),
+    Mutation("relay/progress.py", "sent + session.blocker.ahead", "sent", "a large request ahead"),
     Mutation("tls.py", "        give_back(whole)\n", "", "buffers of TLS"),
     Mutation("embedded/guard.py", "preexec_fn=end_with_parent,", "", "guard and owner killed"),
     Mutation(_LUA + "ttl_members.lua", "past(moment, cleared ~= '')", "moment", "HTTL in a transaction"),
@@ -691,7 +701,7 @@ MUTATIONS = [
     ),
     Mutation("relay/joint.py", "list(map(as_counter, replies)) if self._counts", "replies if True", "counters of many"),
     Mutation("session/script_calls.py", "is not None or form.counts:", "is not None:", "counters of many"),
-    Mutation("session/together.py", "form.names_members and not form.counts and", "form.names_members and", "counters"),
+    Mutation("session/together.py", "form.names_members and not form.counts", "form.names_members", "counters"),
     Mutation(_LUA + "batch.lua", "code == 'OOM' and not form.free", "code == 'OOM'", "without memory"),
     Mutation(_LUA + "batch.lua", "(code == 'READONLY' or", "(false and", "together, refused mixture"),
     Mutation(
@@ -984,9 +994,7 @@ MUTATIONS = [
     Mutation(
         "relay/vigil.py", "progress.may_block and await self._is_blocked()", "False", "left as a transaction waits"
     ),
-    Mutation(
-        "session/outgoing.py", "Blocker(self.blocker.number + 1", "Blocker(self.blocker.number", "left after jobs"
-    ),
+    Mutation("session/outgoing.py", "Blocker(number + 1", "Blocker(number", "left after jobs"),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),
     Mutation(
@@ -1072,6 +1080,7 @@ MUTATIONS = [
         "listen/succession.py", "        self._part(visitor)\n\n    def _part", "\n    def _part", "a silent visitor"
     ),
     Mutation("listen/succession.py", "visitor.send(GIVES_UP)", "pass", "a silent visitor"),
+    Mutation("relay/client.py", "self._holding.note_unread(0)", "pass", "left unread"),
     Mutation("listen/predecessor.py", "self._early or self._way.recv(1)", "self._way.recv(1)", "left at once"),
     Mutation("listen/predecessor.py", "self._way.send(STARTS)", "pass", "a slow start"),
     Mutation("listen/predecessor.py", "if time.monotonic() >= until:", "if True:", "one that ends"),

@@ -427,13 +427,28 @@ def test_says_which_servers_were_tried_in_vain(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_trial_that_is_killed_says_nothing_about_the_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        (
+            "import os, pathlib, time; parent = os.getppid()\n"
+            "b'guard.py' in pathlib.Path(f'/proc/{parent}/cmdline').read_bytes() and os.kill(parent, 9); time.sleep(60)",
+            -9,
+        ),
+        ("raise SystemExit(0)", 0),
+    ],
+    ids=["server", "guard", "told to stop"],
+)
+def test_a_trial_that_is_ended_from_outside_says_nothing_about_the_data(
+    tmp_path: Path, source: str, status: int
+) -> None:
     """As by the system, when memory is short."""
     (tmp_path / "dump.rdb").write_bytes(b"REDIS0011\xfa\x09redis-ver\x057.2.4\xff")
-    killed = script(tmp_path / "killed-server", "import os; os.kill(os.getpid(), 9)")
+    killed = script(tmp_path / "killed-server", source)
 
     async def main() -> None:
-        with pytest.raises(EmbeddedError, match="ended at once, status 137") as caught:
+        with pytest.raises(EmbeddedError, match=f"ended at once, status {status}") as caught:
             await EmbeddedServer(tmp_path, [killed]).start()
         assert "no server here reads" not in str(caught.value)
 

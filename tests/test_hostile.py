@@ -636,6 +636,29 @@ def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
     assert upstream.command("ACL", "DELUSER", "limited") == b":1\r\n"
 
 
+@pytest.mark.one_kind
+def test_what_is_in_front_of_a_blocking_request_does_not_delay_the_end(
+    upstream: Server, start_proxy: StartProxy
+) -> None:
+    check_ahead(upstream, start_proxy)
+
+
+def check_ahead(upstream: Server, start_proxy: StartProxy) -> None:
+    """However large: a server that has come to the blocking request has read it."""
+    proxy = start_proxy(upstream)
+    proxy.command("SADD", "known", "m")
+    proxy.command("EXPIREMEMBER", "known", "m", 1000)
+    with proxy.connect() as client:
+        client.command("PING")
+        ahead, behind = request("RPUSH", "l", b"x" * 600_000), request("SADD", "known", "x")
+        behind += request("SISMEMBER", "known", "m") + request("CLIENT", "REPLY", "SKIP")
+        client.send(ahead + request("BLPOP", "queue", 0) + behind)
+        assert client.reply() == b":1\r\n"
+        until(lambda: b"blocked_clients:1" in upstream.command("INFO", "clients"))
+    until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"), 1.2)
+    proxy.stop()
+
+
 def both_ways(upstream: Server, proxy: Proxy, data: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
     """The first replies to a stream, straight and through the proxy."""
     told = []

@@ -1491,6 +1491,50 @@ def check_void_passes(beside: Talk, text: bytes) -> None:
     assert beside("EVAL", text, 2, "k", shadow, "7", "1", "cleared") == -1
 
 
+IN_A_TRANSACTION = {
+    "SADD k 7": ("DEL k:2", "UNLINK k:2", "SREM k:2 7", "SADD k:2 7", "SET k:2 x GET", "SET k:2 x NX",
+                 "RENAMENX k:2 k:3", "COPY k:2 k:3", "SMOVE k:2 k:3 7",
+                 "SREM k:2 a|SREM k:2 7|SREM k:2 b|SREM k:2 c",
+                 "SADD k:2 a|SADD k:2 7|SADD k:2 b|SADD k:2 c",
+                 "PERSIST k:2 a|PERSIST k:2 7|PERSIST k:2 b|PERSIST k:2 c",
+                 "EXPIREMEMBER k:2 a 9|EXPIREMEMBER k:2 7 9|EXPIREMEMBER k:2 b 9|EXPIREMEMBER k:2 c 9"),
+    "RPUSH k 7": ("RPOPLPUSH k:2 k:3", "LMOVE k:2 k:3 LEFT LEFT", "RPUSH k:2 a|RPUSH k:2 b|RPUSH k:2 c|RPUSH k:2 d"),
+}  # fmt: skip
+"""Requests, by what makes their key."""
+
+
+@pytest.mark.parametrize(
+    ("made", "probe"), [(made, probe) for made, some in IN_A_TRANSACTION.items() for probe in some]
+)
+def test_who_reads_in_a_transaction_finds_what_was_read(
+    proxy: Proxy, talk: Callable[..., Talk], made: str, probe: str
+) -> None:
+    check_reads_hold(talk(proxy), made, probe)
+
+
+def check_reads_hold(client: Talk, made: str, probe: str) -> None:
+    """Whatever falls due meanwhile: each request answers as if nothing had."""
+    client.say("SADD k:1 m")
+    client.say(f"EXPIREMEMBER k:1 m {FAR}")
+
+    def replies(delay: int) -> list[Any]:
+        client.say("DEL k:2 k:3")
+        client.say(made.replace("k", "k:2"))
+        pieces = [
+            [["MULTI"], ["TIME"], ["PEXPIREMEMBER", "k:2", "7", str(delay)], busy(0.008), ["EXISTS", "k:2"]],
+            [line.split() for line in probe.split("|")],
+            [["TIME"], ["EXEC"]],
+        ]
+        for piece in pieces:
+            client.raw.send(b"".join(request(*words) for words in piece))
+            *_, last = client.raw.replies(len(piece))
+        before, _, _, *found, after = parse(last)
+        milliseconds = [int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in (before, after)]
+        return [str(reply) for reply in found] if milliseconds[1] - milliseconds[0] < 40 else []
+
+    assert until(lambda: replies(3)) == until(lambda: replies(FAR * 1000))
+
+
 @pytest.mark.parametrize("count", [1, 6])
 def test_what_a_transaction_calls_gone_is_not_shown_by_its_next_request(
     proxy: Proxy, talk: Callable[..., Talk], count: int

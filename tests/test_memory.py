@@ -309,6 +309,30 @@ def test_clients_that_go_in_the_middle_leave_nothing(server: Server, start_proxy
     proxy.stop()
 
 
+@pytest.mark.one_kind
+def test_what_was_left_unread_is_given_back(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    check_unread(server, start_proxy, tmp_path)
+
+
+def check_unread(server: Server, start_proxy: StartProxy, folder: Path) -> None:
+    """Replies that clients took late; by a Unix socket, where the system buffers little."""
+    proxy = start_proxy(server, "--listen", f"unix://{folder / 's'}")
+    process = psutil.Process(proxy.pid)
+    server.command("SET", "big", b"x" * (2 * MEGABYTE))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(folder / "s")) for _ in range(150)]
+        for client in clients:
+            client.command("PING")
+        before = process.memory_info().rss
+        for client in clients:
+            client.send(request("GET", "big"))
+        until(lambda: process.memory_info().rss - before > 30 * MEGABYTE)
+        for client in clients:
+            client.reply()
+        until(lambda: process.memory_info().rss - before < 12 * MEGABYTE)
+    proxy.stop()
+
+
 LEFT_WITH: Final = {
     "nothing": b"",
     "a queued request": request("MULTI") + request("SADD", "covered:1", "x"),

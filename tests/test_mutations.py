@@ -658,6 +658,10 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.talk(place.server), place.script("scan_members"), ["cleared", "0"], 2, 0
     ),
     "void in a transaction": lambda place: lives.check_void_passes(place.talk(place.server), place.script("ttl")),
+    "DEL in a transaction": lambda place: lives.check_reads_hold(place.talk(place.proxy()), "SADD k 7", "DEL k:2"),
+    "RPOPLPUSH in it": lambda place: lives.check_reads_hold(
+        place.talk(place.proxy()), "RPUSH k 7", "RPOPLPUSH k:2 k:3"
+    ),
     "a run in a transaction": lambda place: lives.test_what_a_transaction_calls_gone_is_not_shown_by_its_next_request(
         place.proxy(), place.talk, 6
     ),
@@ -1097,6 +1101,8 @@ CHECKS |= {
             place.server, place.proxy, place.talk
         )
     ),
+    "left unread": lambda place: memory.check_unread(place.server, place.start_proxy, place.temporary()),
+    "a large request ahead": lambda place: hostile.check_ahead(place.server, place.start_proxy),
     "leaves behind a blocking request": lambda place: (
         hostile.test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
             place.server, place.start_proxy, Raw.close, request("EXPIREMEMBER", "known") * 400_000

@@ -171,6 +171,21 @@ class Driver:
         return [replace(one, owner=None) for one in self.questions if replace(one, again=True) != wait]
 
 
+def test_how_much_was_sent_up_to_a_request_that_may_block_is_known() -> None:
+    """Up to the first of a piece, whether the piece is forwarded unchanged or judged one by one."""
+    ahead, pop, adder = (
+        encode([b"RPUSH", b"l", b"x" * 500]),
+        encode([b"BLPOP", b"q", b"0"]),
+        encode([b"SADD", b"k", b"m"]),
+    )
+    for behind in (b"", adder):
+        driver = Driver("k")
+        driver.feed(ahead + pop + ahead + pop + behind)
+        assert driver.session.blocker.ahead == len(ahead + pop)
+        driver.feed(pop)
+        assert driver.session.blocker.ahead == len(pop)
+
+
 @pytest.mark.parametrize("protocol", [b"2", b"3"])
 @pytest.mark.parametrize("behind", [b"*-5x\r\n", b"*1\r\n$1000000000\r\n"])
 def test_what_a_subscriber_is_owed_is_known(protocol: bytes, behind: bytes) -> None:

@@ -53,9 +53,9 @@ def forms(name: str) -> dict[str, str]:
         for undeclared in {False, clustered}:
             for does in DOES.get(name, ("",)):
                 for quiet in {False, "local function lapse(" in composed(name)}:
-                    for told, lists in product((False, True), repeat=2):
-                        text = composed(name, Variant(quiet, undeclared, does, clustered, told, lists))
-                        texts[f"{does} {quiet=} {undeclared=} {clustered=} {told=} {lists=}"] = text
+                    for told, lists, cleared in product((False, True), repeat=3):
+                        text = composed(name, Variant(quiet, undeclared, does, clustered, told, lists, cleared))
+                        texts[f"{does} {quiet=} {undeclared=} {clustered=} {told=} {lists=} {cleared=}"] = text
     return {what: text for text, what in {text: what for what, text in texts.items()}.items()}
 
 

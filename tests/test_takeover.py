@@ -31,6 +31,7 @@ from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, Prede
 from proxy.listen.succession import SILENT_SECONDS, STEP_SECONDS, Succession
 from proxy.server import FIRST_SECONDS
 from proxy.settings import Settings, SettingsError
+from proxy.signals import Signals
 from tests import servers
 from tests.admin import Admin
 from tests.conftest import StartProxy
@@ -654,6 +655,41 @@ def test_files_are_left_to_nobody_who_has_gone(again: Again, tmp_path: Path) -> 
     os.kill(old.process.pid, signal.SIGCONT)
     until(lambda: ended_well(old))
     assert paths.there() == []
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+def test_of_two_that_end_at_once_one_removes_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The other one ends between the look at it and what follows from that."""
+    path = tmp_path / "takeover"
+
+    async def main() -> None:
+        old = Succession(path)
+        await old.begin(Signals())
+        new = await asyncio.to_thread(Succession.of, Settings(takeover=path), None)
+        new.watch()
+        await asyncio.to_thread(until, lambda: old._has_all)
+        leave, look = Succession._leave, Predecessor.look
+
+        def leave_late(one: Succession, visitor: socket.socket) -> bool:
+            new.close()
+            return leave(one, visitor)
+
+        def look_early(one: Predecessor) -> None:
+            look(one)
+            monkeypatch.setattr(Predecessor, "look", look)
+            old.close()
+
+        if first == "old":
+            monkeypatch.setattr(Succession, "_leave", leave_late)
+            old.close()
+        else:
+            monkeypatch.setattr(Predecessor, "look", look_early)
+            new.close()
+        assert not path.exists()
+
+    asyncio.run(main())
 
 
 def test_a_word_at_once_behind_the_sockets_is_heard(again: Again, tmp_path: Path) -> None:

@@ -577,6 +577,24 @@ main()
     assert not any(said in process.output for said in ("worker killed", "worker exited", "Traceback"))
 
 
+def test_ctrl_c_as_workers_start_ends_it_in_order(server: Server) -> None:
+    """A terminal sends it to all processes of a group; Python cannot block it while it starts."""
+    command = [sys.executable, "-m", "proxy", "--workers", "3", "--upstream", server.url, "--listen", "127.0.0.1:0"]
+    for delay in (0.0, 0.006, 0.012, 0.03):
+        done = subprocess.Popen(
+            command, env=proxy_environment(), cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            until(lambda: psutil.Process(done.pid).children(), 20, "the first worker")  # noqa: B023
+            time.sleep(delay)
+            os.killpg(done.pid, signal.SIGINT)
+            _, said = done.communicate(timeout=20)
+        finally:
+            done.kill()
+        assert done.returncode == 0, said
+        assert b"Traceback" not in said
+
+
 def check_failure(server: Server, change: str, status: int, said: str, *arguments: str) -> None:
     """The proxy, with something changed in it, ends with a status before it is ready, and says why."""
     program = f"""

@@ -47,6 +47,8 @@ class Terms(NamedTuple):
         lists: whether the script may have to remove many elements of a list.
         mixed: whether the script runs several requests, of which the server would refuse only some (when it is out of
             memory, for example). The script then refuses such requests itself.
+        cleared: whether due members of the script's keys were removed in front of a transaction's requests, which must
+            all see the same moment. The script then removes none.
     """
 
     writes: bool
@@ -57,6 +59,7 @@ class Terms(NamedTuple):
     told: bool = False
     lists: bool = True
     mixed: bool = False
+    cleared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ _OUTPUT_SECONDS = 1.0
 POLL = 0.02
 """Seconds between two polls."""
 
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals that no server sends itself when it cannot read its data, unlike SIGABRT."""
 
 LINE_LIMIT = 2048
@@ -328,7 +328,9 @@ class ServerProcess:
             if ended.done():
                 await self._output_has_ended(_OUTPUT_SECONDS)
                 status = ended.result()
-                failure = _EndedFromOutsideError if status - 128 in _FROM_OUTSIDE else EmbeddedError
+                # 0: it was told to stop. Negative: the guard was killed.
+                from_outside = status == 0 or {status - 128, -status} & _FROM_OUTSIDE
+                failure = _EndedFromOutsideError if from_outside else EmbeddedError
                 raise failure(f"the embedded server ended at once, status {status}{self._said()}")
             if not answers.result():
                 told = f"the embedded server did not answer in {START_TIMEOUT:.0f} s{self._said()}"

@@ -206,6 +206,17 @@ class Predecessor:
         self.ended.set()
         self.close()
 
+    def part(self) -> None:
+        """Disconnect from the other proxy. From now on `ended` does not change: the other proxy cannot leave its files
+        to this process any more."""
+        self.look()
+        if self._way is not None:
+            with contextlib.suppress(OSError):
+                self._way.shutdown(socket.SHUT_RDWR)
+                if self._way.recv(1) == ENDS:
+                    self.ended.set()
+            self.close()
+
     def close(self) -> None:
         """Disconnect from the other proxy. Harmless if already disconnected."""
         if self._signs is not None:

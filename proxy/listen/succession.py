@@ -200,8 +200,8 @@ class Succession:
         if said == STARTS and self._has_all:
             self._be_patient(visitor)
         elif said == SERVES and self._has_all:
-            log.info("handed over to another process", takeover=str(self._path))
-            self._leave(visitor)
+            if self._leave(visitor):
+                log.info("handed over to another process", takeover=str(self._path))
         else:
             self._part(visitor)
         return True
@@ -228,11 +228,14 @@ class Succession:
         self._visitor = None
         self._await_visitor()
 
-    def _leave(self, visitor: socket.socket) -> None:
-        """End, because the visitor takes over."""
+    def _leave(self, visitor: socket.socket) -> bool:
+        """End, because the visitor takes over; return False if it has ended meanwhile."""
         assert self._signals is not None
-        with contextlib.suppress(OSError):
+        try:
             visitor.send(ENDS)
+        except OSError:
+            self._part(visitor)
+            return False
         self._is_ending = self._has_left = True
         self._part(visitor)
         self.close()
@@ -240,6 +243,7 @@ class Succession:
             work()
         self._signals.relieved = True
         self._signals.stop.set()
+        return True
 
     def file(self, path: Path, marks: Marks | None = None) -> SocketFile:
         """Return the file of a Unix socket at a path; `marks`: the file's marks, if another proxy has bound it."""
@@ -251,7 +255,7 @@ class Succession:
         The old proxy owns these files until it has gone.
         """
         if self._predecessor is not None:
-            self._predecessor.look()
+            self._predecessor.part()
         return self._has_not_left() and self.alone.is_set()
 
     def _has_not_left(self) -> bool:
@@ -266,9 +270,8 @@ class Succession:
                 asyncio.get_running_loop().remove_reader(self._listener)
         while (visitor := self._visitor) is not None and self._hear(visitor):
             pass
-        if (visitor := self._visitor) is not None and self._has_all:
+        if (visitor := self._visitor) is not None and self._has_all and self._leave(visitor):
             log.info("listening sockets handed to the new process", takeover=str(self._path))
-            self._leave(visitor)
         return not self._has_left
 
     def remove_path(self) -> None:

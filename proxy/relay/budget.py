@@ -71,10 +71,11 @@ class Holding:
         beside: the size of the records, as last recorded.
     """
 
-    __slots__ = ("_budget", "_recount", "beside", "bytes")
+    __slots__ = ("_budget", "_recount", "_unread", "beside", "bytes")
 
     def __init__(self, budget: HeldBudget) -> None:
         self.bytes = self.beside = 0
+        self._unread = 0  # bytes of replies that the client does not take
         self._budget = budget
         self._recount: asyncio.TimerHandle | None = None  # a timer to count unsent bytes again
 
@@ -99,8 +100,16 @@ class Holding:
         self._recount = None
         again()
 
+    def note_unread(self, size: int) -> None:
+        """Record how many bytes of replies the client leaves in the proxy; report those that are gone since. They do
+        not count as held: while there are any, the proxy reads no more from the server."""
+        if size < self._unread:
+            self._budget.on_freed(self._unread - size)
+        self._unread = size
+
     def end(self) -> None:
         """Release all bytes."""
+        self.note_unread(0)
         self._budget.account(self.bytes + self.beside, 0)
         self.bytes = self.beside = 0
         if self._recount is not None:

@@ -160,11 +160,13 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read fast enough: pause reading from the server."""
+        self._holding.note_unread(self._transport.get_write_buffer_size())
         if self._conversation is not None:
             self._conversation.pause_replies()
 
     def resume_writing(self) -> None:
         """The client has caught up: resume reading from the server."""
+        self._holding.note_unread(0)
         if self._conversation is not None:
             self._conversation.resume_replies()
 

@@ -38,9 +38,9 @@ class Progress:
         session, upstream = self._session, self._upstream
         if session.blocker == self._blocker:
             return
-        counts = upstream.counts()
-        if counts[0] != self._counts[0]:
-            self._counts = counts
+        received, sent = upstream.counts()
+        if received != self._counts[0]:
+            self._counts = received, sent + session.blocker.ahead
         self._blocker = session.blocker
         if not upstream.ends_by_halves:
             self._passed = upstream.passed()

@@ -27,9 +27,10 @@ _READS: Final = re.compile(r"^-- Reads only$", re.MULTILINE)
 _ALONE: Final = re.compile(r"^-- Alone: ", re.MULTILINE)
 _PART: Final = re.compile(r"^ *-- For ([\w+]+)(?:; uses: ?(.*))?$", re.MULTILINE)
 _ALL, _CLUSTERED, _ALONE_THERE, _TELLS, _LISTS, _NO_LISTS, _MIXED, _DECLARED = "all", "c", "-", "t", "L", "n", "m", "d"
+_CLEARED: Final = "s"
 """The letters of `For` comments, besides those of a script's operations. `c`: the server may be a cluster node (`-`: it
 is not); `t`: there may be rules for events; `L`: the script may have to remove many elements of a list (`n`: it need
-not); `m`: as `Terms.mixed`; `d`: as `Terms.declared`, for a mixed batch."""
+not); `m`: as `Terms.mixed`; `d`: as `Terms.declared`, for a mixed batch; `s`: as `Terms.cleared`."""
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """The first line of a script that only reads. Without this line servers assume that the script may write, and delay it
 until a `CLIENT PAUSE … WRITE` ends. With this line they also need the other flag, to access keys of several slots."""
@@ -64,6 +65,7 @@ class Variant(NamedTuple):
         clustered: whether the server may be a cluster node.
         told: whether there may be rules for events.
         lists: whether the script may have to remove many elements of a list.
+        cleared: as in `Terms`.
     """
 
     quiet: bool = False
@@ -72,6 +74,7 @@ class Variant(NamedTuple):
     clustered: bool = True
     told: bool = False
     lists: bool = True
+    cleared: bool = False
 
 
 _WHOLE: Final = Variant()
@@ -95,7 +98,7 @@ def composed(name: str, variant: Variant = _WHOLE) -> str:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
     front = _read("shared/undeclared") if variant.undeclared else "local undeclared = false"
     where = (_CLUSTERED if variant.clustered else _ALONE_THERE) + (_TELLS if variant.told else "")
-    where += _LISTS if variant.lists else _NO_LISTS
+    where += (_LISTS if variant.lists else _NO_LISTS) + (_CLEARED if variant.cleared else "")
     call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))
     return "\n".join((front, call, _BEGIN, *parts, text, _END))
 
@@ -152,7 +155,14 @@ def _opening(terms: Terms, name: str, keys: int, *, undeclared: bool, loaded: bo
     if terms.mixed:
         does += _MIXED + (_DECLARED if terms.declared else "")
     lists = terms.lists or name == "batch"  # a batch has the terms of one of its requests; the others may use lists
-    variant = Variant(undeclared=undeclared, does=does, clustered=terms.clustered, told=terms.told, lists=lists)
+    variant = Variant(
+        undeclared=undeclared,
+        does=does,
+        clustered=terms.clustered,
+        told=terms.told,
+        lists=lists,
+        cleared=terms.cleared,
+    )
     text = _head(terms) + script(name, variant)
     if loaded:
         digest = sha1(text, usedforsecurity=False).hexdigest().encode()

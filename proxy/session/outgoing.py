@@ -33,10 +33,14 @@ class Blocker(NamedTuple):
     Attributes:
         number: how many such requests the client has sent, this one included.
         sign: the number of the first sign after the request.
+        ahead: of the bytes that were last sent together with such requests, how many end with the first of these.
+        place: how many collected parts end with the first one; -1 if all have been sent.
     """
 
     number: int
     sign: int
+    ahead: int = 0
+    place: int = -1
 
 
 class Outgoing:
@@ -95,6 +99,9 @@ class Outgoing:
         if self._front is not None and not (self._coverage.ever or self._coverage.blind):
             self._asides = self._front = None  # without deadlines anywhere, EXEC's reply needs no change
         self._mark_front()
+        if (place := self.blocker.place) >= 0:
+            ahead = self.blocker.ahead + sum(map(len, self._parts[:place]))
+            self.blocker = self.blocker._replace(ahead=ahead, place=-1)
         out = b"".join(self._parts)
         self.loss.look(len(self._parts), sent=True)
         self._pinned_at = 0 if self._is_pinned else -1
@@ -230,9 +237,15 @@ class Outgoing:
         if standing.replies.silence.suspected and standing.next is _FREE and not self._is_pinned:
             self.append(self.expect(b"", found=self.loss.reach()))
 
-    def note_blocker(self) -> None:
-        """Note that a request is sent that may block, and so hold up later requests."""
-        self.blocker = Blocker(self.blocker.number + 1, self._standing.replies.next_number)
+    def note_blocker(self, ahead: int = 0) -> None:
+        """Note that a request is sent that may block, and so hold up later requests.
+
+        `ahead`: how many bytes of the next part end with it, if it is in that part; else it is the last part.
+        """
+        number, _, first, place = self.blocker
+        if place < 0:
+            first, place = ahead, len(self._parts)
+        self.blocker = Blocker(number + 1, self._standing.replies.next_number, first, place)
 
     def sign_before_last(self, *, loud: bool = False) -> None:
         """Put a sign before the next request, after which no sign is possible. For rare requests only.

@@ -276,15 +276,16 @@ class Rewriter:
             case Effect.REPLACE:
                 return self.calls.wrapping(command, "replace", self.calls.triple(keys[0]), [], request)
             case Effect.VANISH:
-                return self._vanish(command, keys, request)
+                return self._vanish(command, keys, request, transaction)
             case Effect.MOVE_MEMBER:
-                return self._move_member(command, keys, request)
+                return self._move_member(command, keys, request, transaction)
             case Effect.RENAME:
                 if len(arguments) != 3:
                     return None
                 if sure:
                     self.marks.cover(keys[1], owner, transaction)
-                return self.calls.wrapping(command, "rename", self.calls.pairs(keys), [], request)
+                cleared = self._are_cleared(keys, transaction)
+                return self.calls.wrapping(command, "rename", self.calls.pairs(keys), [], request, cleared=cleared)
             case Effect.COPY:
                 return self._copy(command, keys, request, owner, transaction, marks=sure)
             case Effect.MOVE:
@@ -293,7 +294,9 @@ class Rewriter:
                 self._coverage.visit((int(arguments[2]),))
                 if sure:
                     self.marks.cover(keys[0], owner, transaction)
-                return self.calls.wrapping(command, "move", self.calls.triple(keys[0]), [arguments[2]], request)
+                cleared = self._are_cleared(keys, transaction)
+                where = self.calls.triple(keys[0])
+                return self.calls.wrapping(command, "move", where, [arguments[2]], request, cleared=cleared)
             case Effect.COUNT if counts:
                 return self._members(command, keys[0], request)
             case Effect.COUNT | Effect.SCRIPT | Effect.ARRIVE | Effect.IMPORT:
@@ -301,11 +304,11 @@ class Rewriter:
             case Effect.REMOVE_UNNAMED:
                 if _has_form_of_protocol(command, arguments):
                     return None
-                cleared = [b"cleared" if is_cleared(keys[0], transaction) else b""]
-                return self.calls.wrapping(command, "settled", self.calls.triple(keys[0]), cleared, request)
+                words = [b"cleared" if is_cleared(keys[0], transaction) else b""]
+                return self.calls.wrapping(command, "settled", self.calls.triple(keys[0]), words, request)
             case Effect.FIELD_EXPIRY:
-                cleared = [CLEARED if is_cleared(keys[0], transaction) else b""]
-                return self.calls.wrapping(command, "own_words", self.calls.triple(keys[0]), cleared, request)
+                words = [CLEARED if is_cleared(keys[0], transaction) else b""]
+                return self.calls.wrapping(command, "own_words", self.calls.triple(keys[0]), words, request)
             case Effect.READ | Effect.WAIT | Effect.WATCH:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
@@ -345,14 +348,25 @@ class Rewriter:
             extra[0] += CLEARED
         return self.calls.wrapping(command, script, self.calls.triple(key), extra, request)
 
-    def _vanish(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
+    def _are_cleared(self, keys: list[bytes], transaction: Transaction | None) -> bool:
+        """Return whether a transaction has removed due members from those of some keys that are covered."""
+        return transaction is not None and all(
+            is_cleared(key, transaction) or not self._coverage.covers(key) for key in keys
+        )
+
+    def _vanish(
+        self, command: Command, keys: list[bytes], request: Request, transaction: Transaction | None
+    ) -> bytes | None:
         concerned = [key for key in keys if self._coverage.is_certain(key)]
         if not concerned or len(request.raw) > COPIED:
             return None  # forward the request: adding a member will void leftovers
         pairs = [name for key in dict.fromkeys(concerned) for name in (key, self.names.shadow(key))]
-        return self.calls.wrapping(command, "vanish", [self.names.index_for(concerned[0]), *pairs], [], request)
+        names, cleared = [self.names.index_for(concerned[0]), *pairs], self._are_cleared(concerned, transaction)
+        return self.calls.wrapping(command, "vanish", names, [], request, cleared=cleared)
 
-    def _move_member(self, command: Command, keys: list[bytes], request: Request) -> bytes | None:
+    def _move_member(
+        self, command: Command, keys: list[bytes], request: Request, transaction: Transaction | None
+    ) -> bytes | None:
         name, arguments = request.arguments[0].upper(), request.arguments
         if name == b"SMOVE" and len(arguments) == 4:
             where = [b"member", arguments[3]]
@@ -362,7 +376,8 @@ class Rewriter:
             where = [b"end", _ENDS[arguments[3].upper()]]
         else:
             return None
-        return self.calls.wrapping(command, "move_member", self.calls.pairs(keys), where, request)
+        cleared = self._are_cleared(keys, transaction)
+        return self.calls.wrapping(command, "move_member", self.calls.pairs(keys), where, request, cleared=cleared)
 
     def _copy(
         self,
@@ -389,4 +404,5 @@ class Rewriter:
             self._coverage.visit((int(database),))
         if marks:
             self.marks.cover(keys[1], owner, transaction)
-        return self.calls.wrapping(command, "copy", self.calls.pairs(keys), [database], request)
+        cleared = self._are_cleared(keys[:1] if database else keys, transaction)
+        return self.calls.wrapping(command, "copy", self.calls.pairs(keys), [database], request, cleared=cleared)

@@ -143,14 +143,27 @@ class ScriptCalls:
         present = "" if declared is None else self.shadows(keys)
         return evaluation(terms, name, keys, arguments, tail, tail_count, declared=declared, present=present, does=does)
 
-    def wrapping(self, command: Command, script: str, keys: list[bytes], extra: list[bytes], request: Request) -> bytes:
-        """Return a script call that runs the client's own request, with its bytes unchanged if they are RESP."""
+    def wrapping(
+        self,
+        command: Command,
+        script: str,
+        keys: list[bytes],
+        extra: list[bytes],
+        request: Request,
+        *,
+        cleared: bool = False,
+    ) -> bytes:
+        """Return a script call that runs the client's own request, with its bytes unchanged if they are RESP.
+
+        `cleared`: as in `Terms`, for scripts that are not told by an argument.
+        """
         if request.header:
             tail = request.raw[request.header :]
         else:
             tail = b"".join(map(bulk, request.arguments))
         named = self.all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
-        return self.replacing(self._server.terms(command.name), script, keys, extra, tail, request.count, named=named)
+        terms = self._server.terms(command.name)._replace(cleared=cleared)
+        return self.replacing(terms, script, keys, extra, tail, request.count, named=named)
 
     def settled(self, arguments: Sequence[bytes], request: bytes) -> bytes:
         """Return the script call that removes due members of a request's key (its first argument) and runs the request.

@@ -23,6 +23,7 @@ from proxy.commands.table import BATCHED, Command
 from proxy.session.ground import PLAIN, Ground
 from proxy.session.operations import MIXED, OTHER_READS, OTHER_WRITES, Operation, plan, runs_of_one, script_for
 from proxy.session.outgoing import Outgoing
+from proxy.session.own_commands import is_cleared
 from proxy.session.plain import BATCHED_RUNS
 from proxy.session.reads import Reads
 from proxy.session.standing import Login, Next, Standing
@@ -297,10 +298,9 @@ class Together:
 
         `mixes`: whether a call may include ordinary requests, and requests on different terms; False in a transaction.
         """
-        # If the clock advances in a transaction, a call that only reads would count members as gone that the next
-        # request still returns.
         advances = self._rewriter.server.clock_advances
         read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
+        transaction = self._standing.transaction
         groups: list[list[Operation] | list[None]] = []
         group: list[Operation] = []
         alike = ""  # the letters of the forms that may follow in the group; empty if requests are forwarded
@@ -310,12 +310,14 @@ class Together:
             operation = read(request)
             if operation is not None:
                 form, key, _, delay = operation
+                if advances and is_cleared(key, transaction):
+                    return groups, place  # the call would count members as gone that the transaction has shown
                 if delay and key not in confirmed:
                     if key in long_lists or not coverage.is_confirmed(key):
                         return groups, place
                     confirmed.add(key)
                 needs = form.of_own or key in covered or coverage.covers(key)
-                if needs and (mixes or (form.names_members and not form.counts and not (form.reads and advances))):
+                if needs and (mixes or (form.names_members and not form.counts)):
                     covered.add(key)
                     if form.does not in alike:
                         if form.does == "q":

@@ -74,6 +74,7 @@ class WorkerProcess:
                     # -P leaves START's folder off sys.path: modules there may shadow others.
                     *("-P", str(START), str(self.number)),
                     stdin=theirs.fileno(),
+                    start_new_session=True,  # Ctrl-C is for the supervisor: Python cannot block it while it starts
                     pass_fds=tuple(descriptors),
                 )
                 self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=LONGEST)

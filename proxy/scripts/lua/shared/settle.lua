@@ -24,3 +24,6 @@ local function settle(key, shadow, index, cleared, last)
   -- Stop if the first due member is the same as in the last round: the user may not remove it.
   if due[2000] and due[1] ~= last then settle(key, shadow, index, cleared, due[1]) end
 end
+-- For s
+-- No member counts as due (`Terms.cleared`).
+settle = function() return true end
