@@ -1074,8 +1074,8 @@ MUTATIONS = [
         "listen/succession.py", "self._has_not_left if marks is None else self._owns", "self._owns", "bound in vain"
     ),
     Mutation("listen/succession.py", "return not self._has_left", "return True", "left to one"),
-    Mutation("listen/succession.py", "is not None and self._has_all:", "is not None and False:", "left to one"),
-    Mutation("listen/succession.py", "is not None and self._has_all:", "is not None:", "left to nobody"),
+    Mutation("listen/succession.py", "is not None and self._has_all and", "is not None and False and", "left to one"),
+    Mutation("listen/succession.py", "is not None and self._has_all and", "is not None and", "left to nobody"),
     Mutation(
         "listen/succession.py", "        self._part(visitor)\n\n    def _part", "\n    def _part", "a silent visitor"
     ),

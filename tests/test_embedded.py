@@ -432,8 +432,8 @@ def test_says_which_servers_were_tried_in_vain(tmp_path: Path) -> None:
     [
         ("import os; os.kill(os.getpid(), 9)", 137),
         (
-            "import os, pathlib, time; parent = os.getppid()\n"
-            "b'guard.py' in pathlib.Path(f'/proc/{parent}/cmdline').read_bytes() and os.kill(parent, 9); time.sleep(60)",
+            "import os, pathlib, time; parent = os.getppid(); command = pathlib.Path(f'/proc/{parent}/cmdline')\n"
+            "b'guard.py' in command.read_bytes() and os.kill(parent, 9)\ntime.sleep(60)",
             -9,
         ),
         ("raise SystemExit(0)", 0),

@@ -670,11 +670,11 @@ def test_of_two_that_end_at_once_one_removes_the_files(
         new = await asyncio.to_thread(Succession.of, Settings(takeover=path), None)
         new.watch()
         await asyncio.to_thread(until, lambda: old._has_all)
-        leave, look = Succession._leave, Predecessor.look
+        tell, look = Succession._tell_end, Predecessor.look
 
-        def leave_late(one: Succession, visitor: socket.socket) -> bool:
+        def tell_late(one: Succession, visitor: socket.socket) -> bool:
             new.close()
-            return leave(one, visitor)
+            return tell(one, visitor)
 
         def look_early(one: Predecessor) -> None:
             look(one)
@@ -682,7 +682,7 @@ def test_of_two_that_end_at_once_one_removes_the_files(
             old.close()
 
         if first == "old":
-            monkeypatch.setattr(Succession, "_leave", leave_late)
+            monkeypatch.setattr(Succession, "_tell_end", tell_late)
             old.close()
         else:
             monkeypatch.setattr(Predecessor, "look", look_early)

@@ -200,8 +200,9 @@ class Succession:
         if said == STARTS and self._has_all:
             self._be_patient(visitor)
         elif said == SERVES and self._has_all:
-            if self._leave(visitor):
-                log.info("handed over to another process", takeover=str(self._path))
+            log.info("handed over to another process", takeover=str(self._path))
+            self._tell_end(visitor)
+            self._leave(visitor)
         else:
             self._part(visitor)
         return True
@@ -228,14 +229,17 @@ class Succession:
         self._visitor = None
         self._await_visitor()
 
-    def _leave(self, visitor: socket.socket) -> bool:
-        """End, because the visitor takes over; return False if it has ended meanwhile."""
-        assert self._signals is not None
+    def _tell_end(self, visitor: socket.socket) -> bool:
+        """Tell the visitor that this process ends; return whether it is still there to hear it."""
         try:
             visitor.send(ENDS)
         except OSError:
-            self._part(visitor)
             return False
+        return True
+
+    def _leave(self, visitor: socket.socket) -> None:
+        """End, because the visitor takes over."""
+        assert self._signals is not None
         self._is_ending = self._has_left = True
         self._part(visitor)
         self.close()
@@ -243,7 +247,6 @@ class Succession:
             work()
         self._signals.relieved = True
         self._signals.stop.set()
-        return True
 
     def file(self, path: Path, marks: Marks | None = None) -> SocketFile:
         """Return the file of a Unix socket at a path; `marks`: the file's marks, if another proxy has bound it."""
@@ -270,8 +273,9 @@ class Succession:
                 asyncio.get_running_loop().remove_reader(self._listener)
         while (visitor := self._visitor) is not None and self._hear(visitor):
             pass
-        if (visitor := self._visitor) is not None and self._has_all and self._leave(visitor):
+        if (visitor := self._visitor) is not None and self._has_all and self._tell_end(visitor):
             log.info("listening sockets handed to the new process", takeover=str(self._path))
+            self._leave(visitor)
         return not self._has_left
 
     def remove_path(self) -> None:
