@@ -328,13 +328,18 @@ MUTATIONS = [
     Mutation(_LUA + "persist_members.lua", "past(moment, cleared ~= '')", "moment", "HPERSIST in a transaction"),
     Mutation(_LUA + "get_fields.lua", "past(moment, cleared)", "moment", "HGETEX in a transaction"),
     Mutation(_LUA + "scan_members.lua", "past(now(), ARGV[1] ~= '')", "now()", "a scan in a transaction"),
+    Mutation("session/together.py", "if advances and is_cleared(key, transaction):", "if False:", "a run of SREM"),
     Mutation(
-        "session/together.py", "if advances and is_cleared(key, transaction):", "if False:", "a run in a transaction"
+        _LUA + "shared/settle.lua", "if long[1] or many[1] or failed(many) then", "if true then", "DEL in a transaction"
     ),
-    Mutation(_LUA + "shared/settle.lua", "settle = function() return true end", "", "DEL in a transaction"),
+    Mutation(_LUA + "shared/settle.lua", "  return true\nend\n", "end\n", "RPOPLPUSH in it"),
     Mutation(
-        _LUA + "shared/settle.lua", "settle = function() return true end", "settle = function() end", "RPOPLPUSH in it"
+        _LUA + "shared/settle.lua",
+        "if long[1] or many[1] or failed(many) then",
+        "if false then",
+        "SMOVE of what was left",
     ),
+    Mutation("session/together.py", " and not (form.reads and advances)", "", "a run of reads first"),
     Mutation(
         "session/outgoing.py", "self.blocker.ahead + sum(map(len, self._parts[:place]))", "0", "a large request ahead"
     ),
@@ -701,7 +706,7 @@ MUTATIONS = [
     ),
     Mutation("relay/joint.py", "list(map(as_counter, replies)) if self._counts", "replies if True", "counters of many"),
     Mutation("session/script_calls.py", "is not None or form.counts:", "is not None:", "counters of many"),
-    Mutation("session/together.py", "form.names_members and not form.counts", "form.names_members", "counters"),
+    Mutation("session/together.py", "form.names_members and not form.counts and", "form.names_members and", "counters"),
     Mutation(_LUA + "batch.lua", "code == 'OOM' and not form.free", "code == 'OOM'", "without memory"),
     Mutation(_LUA + "batch.lua", "(code == 'READONLY' or", "(false and", "together, refused mixture"),
     Mutation(
@@ -1080,7 +1085,7 @@ MUTATIONS = [
         "listen/succession.py", "        self._part(visitor)\n\n    def _part", "\n    def _part", "a silent visitor"
     ),
     Mutation("listen/succession.py", "visitor.send(GIVES_UP)", "pass", "a silent visitor"),
-    Mutation("relay/client.py", "self._holding.note_unread(0)", "pass", "left unread"),
+    Mutation("relay/budget.py", "self._budget.on_freed(self._unread - size)", "pass", "left unread"),
     Mutation("listen/predecessor.py", "self._early or self._way.recv(1)", "self._way.recv(1)", "left at once"),
     Mutation("listen/predecessor.py", "self._way.send(STARTS)", "pass", "a slow start"),
     Mutation("listen/predecessor.py", "if time.monotonic() >= until:", "if True:", "one that ends"),
@@ -1104,9 +1109,12 @@ MUTATIONS = [
     Mutation("workers/overview.py", "{**sample.labels, **worker}", "sample.labels", "metrics of workers"),
     Mutation("workers/worker.py", "reporting.tell, News.STOP", "reporting.tell, News.OBSTACLE", "a signal to a worker"),
     Mutation("workers/supervisor.py", "self._failed = True", "pass", "a killed worker"),
-    Mutation("workers/supervisor.py", "if self._has_begun(worker) else worker.kill()", "", "a worker that loads"),
+    Mutation("workers/supervisor.py", "if self._has_begun(worker):", "if True:", "a worker that loads"),
     Mutation(
-        "workers/supervisor.py", "(status == 0 or not self._has_begun(worker))", "status == 0", "a worker that loads"
+        "workers/supervisor.py",
+        "worker in self._dropped or not self._has_begun(worker)",
+        "False",
+        "a worker that loads",
     ),
     # Standard streams.
     Mutation("standard_streams.py", "            self.error = error\n", "", "streams of a subcommand"),

@@ -15,7 +15,7 @@ from typing import Any, Final
 import hiredis
 import pytest
 
-from proxy.scripts.calls import script
+from proxy.scripts.calls import Variant, script
 from tests.conftest import StartProxy, StartServer
 from tests.model import parse
 from tests.raw import Raw, request
@@ -1533,6 +1533,49 @@ def check_reads_hold(client: Talk, made: str, probe: str) -> None:
         return [str(reply) for reply in found] if milliseconds[1] - milliseconds[0] < 40 else []
 
     assert until(lambda: replies(3)) == until(lambda: replies(FAR * 1000))
+
+
+def test_reads_that_come_first_in_a_transaction_hold_too(proxy: Proxy, talk: Callable[..., Talk]) -> None:
+    check_first_reads(talk(proxy), talk(proxy))
+
+
+def check_first_reads(client: Talk, other: Talk) -> None:
+    """Six of them, which elsewhere go together as one call."""
+    client.say("SADD k:1 m")
+
+    def reply() -> list[Any]:
+        client.say("DEL k:2")
+        client.say("SADD k:2 7")
+        client.say(f"EXPIREMEMBER k:2 7 {FAR}")
+        pieces = [[["MULTI"], ["TIME"], ["EXPIREMEMBER", "k:1", "m", str(FAR)]], [["PTTL", "k:2", "7"]] * 6]
+        pieces.append([busy(0.02), ["SISMEMBER", "k:2", "7"], ["TIME"], ["EXEC"]])
+        for piece in pieces:
+            if len(piece) == 4:
+                other.say("PEXPIREMEMBER k:2 7 10")
+            client.raw.send(b"".join(request(*words) for words in piece))
+            *_, last = client.raw.replies(len(piece))
+        before, _, *lefts, _, there, after = parse(last)
+        milliseconds = [int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in (before, after)]
+        return [there] if min(lefts) > 0 and milliseconds[1] - milliseconds[0] < 45 else []
+
+    assert until(reply) == [1]
+
+
+def test_a_transaction_that_was_not_cleared_of_all_moves_nothing_that_is_due(
+    upstream: Server, talk: Callable[..., Talk]
+) -> None:
+    check_left_over(talk(upstream), script("move_member", Variant(cleared=True)))
+
+
+def check_left_over(beside: Talk, text: bytes) -> None:
+    """Where more are due than a transaction removes in front of its requests, they count as due."""
+    members = [b"%d" % number for number in range(2_500)]
+    shadow, other, index = PREFIX + b"k:{k}", PREFIX + b"k:{k2}", PREFIX + b"index"
+    beside("SADD", "k", *members)
+    beside("ZADD", shadow, *(word for member in members for word in (b"1", member)))
+    beside("ZADD", index, 1, "k")
+    assert beside("EVAL", text, 5, "k", shadow, "k2", other, index, "member", "2499", "SMOVE", "k", "k2", "2499") == 0
+    assert beside("EXISTS", "k2") == 0
 
 
 @pytest.mark.parametrize("count", [1, 6])

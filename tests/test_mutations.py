@@ -166,11 +166,11 @@ class Place:
         self._stack.callback(proxy.close)
         return proxy
 
-    def script(self, name: str, *, told: bool = False) -> bytes:
+    def script(self, name: str, *, told: bool = False, cleared: bool = False) -> bytes:
         """Return the text of a script of the copy."""
         show = (
             "import sys; from proxy.scripts.calls import Variant, script;"
-            f" sys.stdout.buffer.write(script({name!r}, Variant(told={told})))"
+            f" sys.stdout.buffer.write(script({name!r}, Variant(told={told}, cleared={cleared})))"
         )
         return subprocess.run([sys.executable, "-c", show], cwd=self.folder, capture_output=True, check=True).stdout
 
@@ -658,12 +658,16 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.talk(place.server), place.script("scan_members"), ["cleared", "0"], 2, 0
     ),
     "void in a transaction": lambda place: lives.check_void_passes(place.talk(place.server), place.script("ttl")),
+    "a run of reads first": lambda place: lives.check_first_reads(*(place.talk(to) for to in [place.proxy()] * 2)),
+    "SMOVE of what was left": lambda place: lives.check_left_over(
+        place.talk(place.server), place.script("move_member", cleared=True)
+    ),
     "DEL in a transaction": lambda place: lives.check_reads_hold(place.talk(place.proxy()), "SADD k 7", "DEL k:2"),
     "RPOPLPUSH in it": lambda place: lives.check_reads_hold(
         place.talk(place.proxy()), "RPUSH k 7", "RPOPLPUSH k:2 k:3"
     ),
-    "a run in a transaction": lambda place: lives.test_what_a_transaction_calls_gone_is_not_shown_by_its_next_request(
-        place.proxy(), place.talk, 6
+    "a run of SREM": lambda place: lives.check_reads_hold(
+        place.talk(place.proxy()), "SADD k 7", "SREM k:2 a|SREM k:2 7|SREM k:2 b|SREM k:2 c"
     ),
     "TTL": lambda place: lives.test_ttl_is_rounded_and_persist_ends_the_deadline(
         place.server, place.proxy(), place.talk

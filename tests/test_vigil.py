@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -14,7 +15,10 @@ from proxy.relay import vigil
 from proxy.relay.inspection import REST_SECONDS, Doing, Inspection, doing_in
 from proxy.relay.progress import Progress
 from proxy.relay.state import Course
+from proxy.relay.upstream import UpstreamConnection
 from proxy.relay.vigil import MOST_UNREAD, READ_AT_ONCE, Vigil
+from proxy.session.outgoing import Blocker
+from proxy.session.session import Session
 from tests.servers import Server, until
 
 
@@ -64,6 +68,19 @@ class Host:
 
     def give_up(self) -> None:
         self.given_up, self.awaits = True, False
+
+
+@pytest.mark.parametrize(("sent", "later", "behind"), [(500, 100_700, 200), (0, 0, 0)], ids=["TCP", "unknown"])
+def test_what_stands_in_front_of_a_request_that_blocks_is_not_behind_it(sent: int, later: int, behind: int) -> None:
+    """Where the system does not count, as for a Unix socket, nothing is known of either."""
+    counts = [(7, sent)]
+    upstream = SimpleNamespace(counts=lambda: counts[0], ends_by_halves=True)
+    session = SimpleNamespace(blocker=Blocker(0, -1), may_block=True)
+    progress = Progress(cast(Session, session), cast(UpstreamConnection, upstream))
+    session.blocker = Blocker(1, 0, 100_000)
+    progress.note_judged()
+    counts[0] = (7, later)
+    assert progress.behind() == behind
 
 
 def _look_after(host: Host, seconds: float = 1.0) -> None:

@@ -40,7 +40,7 @@ class Progress:
             return
         received, sent = upstream.counts()
         if received != self._counts[0]:
-            self._counts = received, sent + session.blocker.ahead
+            self._counts = received, sent and sent + session.blocker.ahead  # zero: not known
         self._blocker = session.blocker
         if not upstream.ends_by_halves:
             self._passed = upstream.passed()
@@ -75,7 +75,7 @@ class Progress:
 
     def behind(self) -> int:
         """Return how many bytes were sent since the request that may block; all bytes if there is none."""
-        return self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0)
+        return max(0, self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0))
 
     @property
     def drops(self) -> bool:

@@ -282,9 +282,9 @@ class Rewriter:
             case Effect.RENAME:
                 if len(arguments) != 3:
                     return None
+                cleared = self._are_cleared(keys, transaction)
                 if sure:
                     self.marks.cover(keys[1], owner, transaction)
-                cleared = self._are_cleared(keys, transaction)
                 return self.calls.wrapping(command, "rename", self.calls.pairs(keys), [], request, cleared=cleared)
             case Effect.COPY:
                 return self._copy(command, keys, request, owner, transaction, marks=sure)
@@ -292,9 +292,9 @@ class Rewriter:
                 if len(arguments) != 3 or strict_integer(arguments[2]) is None:
                     return None
                 self._coverage.visit((int(arguments[2]),))
+                cleared = self._are_cleared(keys, transaction)
                 if sure:
                     self.marks.cover(keys[0], owner, transaction)
-                cleared = self._are_cleared(keys, transaction)
                 where = self.calls.triple(keys[0])
                 return self.calls.wrapping(command, "move", where, [arguments[2]], request, cleared=cleared)
             case Effect.COUNT if counts:
@@ -349,10 +349,11 @@ class Rewriter:
         return self.calls.wrapping(command, script, self.calls.triple(key), extra, request)
 
     def _are_cleared(self, keys: list[bytes], transaction: Transaction | None) -> bool:
-        """Return whether a transaction has removed due members from those of some keys that are covered."""
-        return transaction is not None and all(
-            is_cleared(key, transaction) or not self._coverage.covers(key) for key in keys
-        )
+        """Return whether a transaction has removed due members from those of some keys that are covered, and its clock
+        has advanced since."""
+        if transaction is None or not self.server.clock_advances:
+            return False
+        return all(is_cleared(key, transaction) or not self._coverage.covers(key) for key in keys)
 
     def _vanish(
         self, command: Command, keys: list[bytes], request: Request, transaction: Transaction | None
@@ -402,7 +403,7 @@ class Rewriter:
             return None
         if database:
             self._coverage.visit((int(database),))
+        cleared = self._are_cleared(keys[:1] if database else keys, transaction)
         if marks:
             self.marks.cover(keys[1], owner, transaction)
-        cleared = self._are_cleared(keys[:1] if database else keys, transaction)
         return self.calls.wrapping(command, "copy", self.calls.pairs(keys), [database], request, cleared=cleared)

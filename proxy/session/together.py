@@ -298,6 +298,8 @@ class Together:
 
         `mixes`: whether a call may include ordinary requests, and requests on different terms; False in a transaction.
         """
+        # If the clock advances in a transaction, a call must not show what the transaction has not fixed for later
+        # requests: reads go one by one, with a front before the first.
         advances = self._rewriter.server.clock_advances
         read, coverage, long_lists = self._rewriter.operations.read, self._coverage, self._ground.long_lists
         transaction = self._standing.transaction
@@ -317,7 +319,7 @@ class Together:
                         return groups, place
                     confirmed.add(key)
                 needs = form.of_own or key in covered or coverage.covers(key)
-                if needs and (mixes or (form.names_members and not form.counts)):
+                if needs and (mixes or (form.names_members and not form.counts and not (form.reads and advances))):
                     covered.add(key)
                     if form.does not in alike:
                         if form.does == "q":

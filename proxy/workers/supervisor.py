@@ -82,6 +82,7 @@ class Supervisor:
         self._overview = overview
         self._succession = succession
         self._running: dict[asyncio.Task[int], WorkerProcess] = {}
+        self._dropped: set[WorkerProcess] = set()  # those ended before they had begun
         self._draining = False
         self._failed = False
         self._unusable: str | None = None
@@ -209,7 +210,7 @@ class Supervisor:
             self._unusable = worker.unusable
             for other in self._running.values():
                 other.kill()  # no worker has served a client yet
-        elif self._draining and (status == 0 or not self._has_begun(worker)):
+        elif self._draining and (status == 0 or worker in self._dropped or not self._has_begun(worker)):
             return
         elif status in _BY_SIGNAL and not self._has_begun(worker):
             self._signals.stop.set()  # a signal for the whole proxy ended the worker too early to be handled
@@ -249,8 +250,11 @@ class Supervisor:
         """Stop all workers, and kill those that do not end in time."""
         order = Order.LEAVE if self._signals.relieved or self._succession.outlived else Order.STOP
         for worker in self._running.values():
-            # One that still loads could obey only once it has loaded, and has served nobody.
-            worker.tell(order) if self._has_begun(worker) else worker.kill()
+            if self._has_begun(worker):
+                worker.tell(order)
+            else:  # it could obey only once it has loaded, and has served nobody
+                self._dropped.add(worker)
+                worker.kill()
         for patience in (self._settings.shutdown_timeout + GRACE, _KILLED_SECONDS):
             if self._running:
                 await asyncio.wait(self._running, timeout=patience)

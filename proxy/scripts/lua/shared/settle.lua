@@ -25,5 +25,12 @@ local function settle(key, shadow, index, cleared, last)
   if due[2000] and due[1] ~= last then settle(key, shadow, index, cleared, due[1]) end
 end
 -- For s
--- No member counts as due (`Terms.cleared`).
-settle = function() return true end
+-- All of the script's keys were cleared (`Terms.cleared`): nothing counts as due, unless it has been for long (`past`),
+-- or so much is that some may have been left.
+local settle_rest = settle
+settle = function(key, shadow, index)
+  local long = redis.pcall('zrangebyscore', shadow, '(0', past(now(), true), 'limit', 0, 1)
+  local many = redis.pcall('zrangebyscore', shadow, '(0', now(), 'limit', 1999, 1)
+  if long[1] or many[1] or failed(many) then return settle_rest(key, shadow, index) end
+  return true
+end
