@@ -320,13 +320,13 @@ def check_unread(server: Server, start_proxy: StartProxy, folder: Path) -> None:
     process = psutil.Process(proxy.pid)
     server.command("SET", "big", b"x" * (2 * MEGABYTE))
     with ExitStack() as stack:
-        clients = [stack.enter_context(Raw(folder / "s")) for _ in range(150)]
+        clients = [stack.enter_context(Raw(folder / "s")) for _ in range(200)]
         for client in clients:
             client.command("PING")
         before = process.memory_info().rss
         for client in clients:
             client.send(request("GET", "big"))
-        until(lambda: process.memory_info().rss - before > 30 * MEGABYTE)
+        until(lambda: process.memory_info().rss - before > 50 * MEGABYTE)
         for client in clients:
             client.reply()
         until(lambda: process.memory_info().rss - before < 12 * MEGABYTE)
