@@ -326,7 +326,7 @@ def check_unread(server: Server, start_proxy: StartProxy, folder: Path) -> None:
         before = process.memory_info().rss
         for client in clients:
             client.send(request("GET", "big"))
-        until(lambda: process.memory_info().rss - before > 50 * MEGABYTE)
+        until(lambda: process.memory_info().rss - before > 40 * MEGABYTE)
         for client in clients:
             client.reply()
         until(lambda: process.memory_info().rss - before < 12 * MEGABYTE)
