@@ -340,6 +340,8 @@ MUTATIONS = [
         "SMOVE of what was left",
     ),
     Mutation("session/together.py", " and not (form.reads and advances)", "", "a run of reads first"),
+    Mutation(_LUA + "persist.lua", "math.floor(-deadline) > moment and not has", "not has", "one void that has passed"),
+    Mutation(_LUA + "batch.lua", "math.floor(-deadline) > moment and not has", "not has", "some void that have passed"),
     Mutation(
         "session/outgoing.py", "self.blocker.ahead + sum(map(len, self._parts[:place]))", "0", "a large request ahead"
     ),

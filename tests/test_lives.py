@@ -1535,6 +1535,24 @@ def check_reads_hold(client: Talk, made: str, probe: str) -> None:
     assert until(lambda: replies(3)) == until(lambda: replies(FAR * 1000))
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_the_deadline_of_a_removed_member_cannot_be_dropped_once_it_has_passed(
+    upstream: Server, proxy: Proxy, talk: Callable[..., Talk], count: int
+) -> None:
+    """`TTL` shows it no more. Six requests go together as one call."""
+    check_void_is_dropped(talk(upstream), talk(proxy), count)
+
+
+def check_void_is_dropped(beside: Talk, client: Talk, count: int) -> None:
+    client.say("SADD k stays")
+    client.say(f"EXPIREMEMBER k stays {FAR}")
+    members = [b"%d" % number for number in range(count)]
+    for moment, dropped in ((clock(beside) + 100_000, 1), (clock(beside) - 1, 0)):
+        beside("ZADD", PREFIX + b"k:{k}", *(word for member in members for word in (b"-%d" % moment, member)))
+        client.raw.send(b"".join(request("PERSIST", "k", member) for member in members))
+        assert [parse(reply) for reply in client.raw.replies(count)] == [dropped] * count
+
+
 def test_reads_that_come_first_in_a_transaction_hold_too(proxy: Proxy, talk: Callable[..., Talk]) -> None:
     check_first_reads(talk(proxy), talk(proxy))
 

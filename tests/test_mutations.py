@@ -658,6 +658,12 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.talk(place.server), place.script("scan_members"), ["cleared", "0"], 2, 0
     ),
     "void in a transaction": lambda place: lives.check_void_passes(place.talk(place.server), place.script("ttl")),
+    "one void that has passed": lambda place: lives.check_void_is_dropped(
+        place.talk(place.server), place.talk(place.proxy("--no-sweep")), 1
+    ),
+    "some void that have passed": lambda place: lives.check_void_is_dropped(
+        place.talk(place.server), place.talk(place.proxy("--no-sweep")), 6
+    ),
     "a run of reads first": lambda place: lives.check_first_reads(*(place.talk(to) for to in [place.proxy()] * 2)),
     "SMOVE of what was left": lambda place: lives.check_left_over(
         place.talk(place.server), place.script("move_member", cleared=True)

@@ -354,7 +354,7 @@ function work.p(replies, number, form, first, count)
       replies[size + place] = 0
     else
       local kind = kind_of(number)
-      local counts = proper[kind] and (deadline > 0 or not has(kind, key, member))
+      local counts = proper[kind] and (deadline > 0 or math.floor(-deadline) > moment and not has(kind, key, member))
       local gone = redis.pcall('zrem', shadow, member)
       if failed(gone) then
         replies[size + place] = {err = told(gone.err, 'zrem')}

@@ -12,7 +12,10 @@ if deadline > 0 and deadline <= moment and passed(kind, key, shadow, index, {mem
   return 0
 end
 local counts = kind == 'set' or kind == 'hash' or kind == 'zset' or kind == 'list'
-if counts and deadline < 0 then counts = not has(kind, key, member) and alive(kind, key, shadow, past(moment, ARGV[2])) end
+if counts and deadline < 0 then  -- void: it counts until it would have passed (ttl.lua)
+  counts = math.floor(-deadline) > moment and not has(kind, key, member)
+    and alive(kind, key, shadow, past(moment, ARGV[2]))
+end
 need_refresh(shadow)
 call('zrem', shadow, member)
 refresh(key, shadow, index)
