@@ -48,7 +48,7 @@ class Terms(NamedTuple):
         mixed: whether the script runs several requests, of which the server would refuse only some (when it is out of
             memory, for example). The script then refuses such requests itself.
         cleared: whether due members of the script's keys were removed in front of a transaction's requests, which must
-            all see the same moment. The script then removes none.
+            all see the same moment. The script then removes none, unless some may have been left.
     """
 
     writes: bool

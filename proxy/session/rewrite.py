@@ -349,8 +349,8 @@ class Rewriter:
         return self.calls.wrapping(command, script, self.calls.triple(key), extra, request)
 
     def _are_cleared(self, keys: list[bytes], transaction: Transaction | None) -> bool:
-        """Return whether a transaction has removed due members from those of some keys that are covered, and its clock
-        has advanced since."""
+        """Return whether a transaction, in which the clock advances, has removed due members from those of some keys
+        that are covered."""
         if transaction is None or not self.server.clock_advances:
             return False
         return all(is_cleared(key, transaction) or not self._coverage.covers(key) for key in keys)

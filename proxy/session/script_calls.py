@@ -162,7 +162,9 @@ class ScriptCalls:
         else:
             tail = b"".join(map(bulk, request.arguments))
         named = self.all_keys(command, request.arguments) if script in _OF_SOME_KEYS else []
-        terms = self._server.terms(command.name)._replace(cleared=cleared)
+        terms = self._server.terms(command.name)
+        if cleared:
+            terms = terms._replace(cleared=True)
         return self.replacing(terms, script, keys, extra, tail, request.count, named=named)
 
     def settled(self, arguments: Sequence[bytes], request: bytes) -> bytes:
