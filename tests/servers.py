@@ -95,6 +95,13 @@ def until(predicate: Callable[[], T], timeout: float = 10, what: str | Callable[
         time.sleep(0.005)
 
 
+def halt(pid: int) -> None:
+    """Stop a process by SIGSTOP; it may run on for a moment after the signal, so wait until it has stopped."""
+    process = psutil.Process(pid)
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: process.status() == psutil.STATUS_STOPPED, what=f"{process} stopped")
+
+
 WORKERS: Final = 16
 """More than run tests at a time. It divides 10,000, so that the port of a bus is the worker's own, too."""
 

@@ -16,7 +16,7 @@ from proxy.scripts.naming import Names
 from tests.conftest import Start, StartProxy, StartServer
 from tests.raw import request
 from tests.relay import Relay
-from tests.servers import Proxy, Server, until
+from tests.servers import Proxy, Server, halt, until
 from tests.test_lives import PREFIX, Talk, as_stranger, clock, knows, talk, wait_past
 
 __all__ = ["talk"]  # a fixture
@@ -395,7 +395,7 @@ def test_names_of_commands_are_bounded(server: Server, start: Start, talk: TalkT
 def test_a_server_that_stands_still_is_noticed(server: Server, start: Start) -> None:
     proxy = start("--control-timeout", "1")
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
+    halt(server.process.pid)
     try:
         proxy.process.line(lambda line: LOST in line, 4)
     finally:

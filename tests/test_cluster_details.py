@@ -23,7 +23,7 @@ from tests.cluster import Cluster, Node
 from tests.conftest import StartProxy, StartServer, installed
 from tests.raw import Raw, request
 from tests.relay import Relay
-from tests.servers import KIND, until
+from tests.servers import KIND, halt, until
 from tests.test_cluster import TESTED, keys_in, now_ms
 from tests.test_sharing import SHARING, shared
 
@@ -748,7 +748,7 @@ def test_wait_counts_what_went_over_shared_connections(tested: str) -> None:
             proxy, before = primary.proxy, shared(primary.proxy)
             until(lambda: client.command("GET", keys[0]) == b"$-1\r\n" and shared(proxy) > before, what="sharing")
             assert replica.process is not None
-            os.kill(replica.process.pid, signal.SIGSTOP)
+            halt(replica.process.pid)
             try:
                 before = shared(primary.proxy)
                 for key in keys:

@@ -32,7 +32,7 @@ from proxy.embedded.first_steps import first_steps
 from proxy.embedded.server import EmbeddedServer
 from tests.conftest import StartProxy
 from tests.raw import Raw
-from tests.servers import BINARIES, ROOT, Process, free_port, is_ready, proxy_environment, until
+from tests.servers import BINARIES, ROOT, Process, free_port, halt, is_ready, proxy_environment, until
 
 pytestmark = pytest.mark.start
 
@@ -566,7 +566,7 @@ def test_stop_ends_a_server_whose_guard_is_stopped(run: Run, temporary: Path, mo
         server = EmbeddedServer()
         await server.start()
         pid = server_pid(server)
-        os.kill(psutil.Process(pid).ppid(), signal.SIGSTOP)
+        halt(psutil.Process(pid).ppid())
         await server.stop()
         await asyncio.to_thread(until, lambda: gone(pid))
         assert left(temporary) == []
@@ -587,7 +587,7 @@ def test_stop_ends_a_server_whose_guard_was_killed(
         guard = psutil.Process(pid).ppid()
         os.kill(guard, signal.SIGKILL)
         if not responds:
-            os.kill(pid, signal.SIGSTOP)
+            halt(pid)
         await asyncio.to_thread(until, lambda: gone(guard))
         await server.stop()
         await asyncio.to_thread(until, lambda: gone(pid))
@@ -689,7 +689,7 @@ def check_killed_together(folder: Path | None, temporary: Path, root: Path = ROO
     """The guard and the owner are killed at once, so that nobody is left to end the server."""
     owner, _, pid = start_owner(folder, temporary, root)
     try:
-        owner.send_signal(signal.SIGSTOP)
+        halt(owner.pid)
         os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
         owner.send_signal(signal.SIGKILL)
         until(lambda: gone(pid))

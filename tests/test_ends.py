@@ -22,7 +22,7 @@ from proxy.settings import Settings
 from tests.certificates import Authority, Certificate
 from tests.conftest import StartProxy, StartServer
 from tests.raw import request
-from tests.servers import Proxy, Server, free_port, until
+from tests.servers import Proxy, Server, free_port, halt, until
 from tests.test_tls import KIND as TLS_KIND
 
 pytestmark = pytest.mark.one_kind
@@ -242,7 +242,7 @@ def test_many_that_end_at_once_leave_nothing(server: Server, start_proxy: StartP
                 client.socket.sendall(client.hello())
             for client in clients:
                 end(client.socket)
-            proxy.process.send_signal(signal.SIGSTOP)
+            halt(proxy.process.pid)
             clients = [Handshake(port) for _ in range(40)]
             for number, client in enumerate(clients):
                 client.socket.sendall(up_to(number / 20, client.hello()))
@@ -537,7 +537,7 @@ def check_who_is_accepted_as_it_stops(server: Server, start_proxy: StartProxy, o
             blocked = stack.enter_context(proxy.connect())
             blocked.send(request("BRPOP", "none", 0))
             until(lambda: b"cmd=brpop" in server.command("CLIENT", "LIST"))
-            proxy.process.send_signal(signal.SIGSTOP)
+            halt(proxy.process.pid)
             comers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 8)) for _ in range(400)]
             proxy.process.send_signal(signal.SIGTERM)
             proxy.process.send_signal(signal.SIGCONT)

@@ -23,7 +23,7 @@ from proxy.relay.ending import PATIENCE_SECONDS
 from tests.beside import Beside
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
-from tests.servers import Proxy, Server, until
+from tests.servers import Proxy, Server, halt, until
 
 MEGABYTE = 1 << 20
 MEMORY_LIMIT = 150 * MEGABYTE
@@ -281,7 +281,7 @@ def test_a_server_that_does_not_read_makes_the_client_wait(
     data = request("SET", "k", b"x" * MEGABYTE)
     with proxy.connect(60) as client:
         assert client.command("PING") == b"+PONG\r\n"
-        server.process.send_signal(signal.SIGSTOP)
+        halt(server.process.pid)
         try:
             with Peak(proxy.pid) as peak:
                 client.socket.setblocking(False)

@@ -15,6 +15,7 @@ import pytest
 from proxy.commands.described import ServerCommands
 from proxy.wire.request import RequestReader, encode
 from tests.fuzz_bytes import RESERVED, End, Excuse, Generator, Stand, Stream, excuse, fuzz, shortest
+from tests.servers import halt
 
 pytestmark = pytest.mark.every_kind
 
@@ -208,7 +209,7 @@ def test_a_stream_is_made_as_short_as_possible() -> None:
 def test_what_was_dropped_has_run_before_the_data_is_made_anew(kind: str, stands: Stands) -> None:
     stand = stands(kind, False)
     stand.prepare()
-    os.kill(stand.proxy.pid, signal.SIGSTOP)
+    halt(stand.proxy.pid)
     later = threading.Timer(0.2, os.kill, (stand.proxy.pid, signal.SIGCONT))
     later.start()
     try:

@@ -34,7 +34,7 @@ from tests.keydb_files import (
     strings,
 )
 from tests.raw import request
-from tests.servers import KINDS, ROOT, Process, Server, free_port, proxy_environment, until
+from tests.servers import KINDS, ROOT, Process, Server, free_port, halt, proxy_environment, until
 from tests.test_tls import Files, files, tls_server
 
 __all__ = ["files"]  # a fixture
@@ -427,7 +427,7 @@ def test_proxies_that_run_meanwhile_are_told_first(
     server.command("SADD", "s", "a", "b")
     proxy = start_proxy(server, "--leftovers-rate", "0")
     (tmp_path / "dump.rdb").write_bytes(closed(entry(b"s", 2, strings([b"a", b"b"]), [(b"a", FAR), (b"b", FAR)])))
-    proxy.process.send_signal(signal.SIGSTOP)
+    halt(proxy.process.pid)
     try:
         began = time.monotonic()
         ended = bring("--rdb", tmp_path / "dump.rdb", "--upstream", server.url)

@@ -18,7 +18,7 @@ from proxy.scripts.naming import Names
 from tests.conftest import StartProxy, StartServer
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, request
-from tests.servers import Proxy, Server, until
+from tests.servers import Proxy, Server, halt, until
 from tests.test_refusals import REFUSALS
 from tests.test_sharing import SHARING, kill_lanes, on_each, on_one, shared, until_shares
 from tests.test_together import FAR, Words, alike, fill_counters, pipelined, refusing
@@ -60,7 +60,7 @@ def at_once(clients: Sequence[Raw], requests: Sequence[Words]) -> list[bytes]:
 @contextlib.contextmanager
 def held_still(proxy: Proxy) -> Iterator[None]:
     """The proxy finds all that is sent meanwhile when it next looks."""
-    os.kill(proxy.pid, signal.SIGSTOP)
+    halt(proxy.pid)
     try:
         yield
     finally:

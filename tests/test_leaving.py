@@ -24,7 +24,7 @@ from tests.admin import with_admin
 from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, held_count, request
-from tests.servers import BINARIES, KIND, Proxy, Server, free_port, until
+from tests.servers import BINARIES, KIND, Proxy, Server, free_port, halt, until
 from tests.test_ends import certificate, listening_by_tls, server_by_tls
 from tests.test_flow import MEGABYTE
 from tests.test_hostile import worst_answer
@@ -169,7 +169,7 @@ def check_left_unused(server: Server, start_proxy: StartProxy) -> None:
     until(lambda: admin.metrics()["client_connections"] == 5)
     until(lambda: server.command("CLIENT", "LIST").count(b" cmd=NULL ") >= 5, what="connections to the server")
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
+    halt(server.process.pid)
     try:
         for client in clients:
             client.reset()
@@ -231,7 +231,7 @@ def check_behind_an_unread_reply(server: Server, start_proxy: StartProxy) -> Non
             held.suspend()
             client.send_command("GET", "n")
             until(partial(waits_at, server), what="a request that the server has not read")
-            os.kill(proxy.pid, signal.SIGSTOP)
+            halt(proxy.pid)
             try:
                 held.resume()
                 server.command("PING")

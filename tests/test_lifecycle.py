@@ -32,7 +32,7 @@ from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.settings import Settings
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
-from tests.servers import BINARIES, KIND, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.servers import BINARIES, KIND, Process, Proxy, Server, free_port, halt, proxy_environment, until
 from tests.test_flow import open_connections
 
 pytestmark = [pytest.mark.start, pytest.mark.oldest_kind]
@@ -714,7 +714,7 @@ def test_who_has_sent_nothing_waits_for_no_server_that_hangs(server: Server, sta
     assert server.process is not None
     pid = server.process.pid
     try:
-        check_who_has_sent_nothing(server, start_proxy, lambda: os.kill(pid, signal.SIGSTOP))
+        check_who_has_sent_nothing(server, start_proxy, lambda: halt(pid))
     finally:
         os.kill(pid, signal.SIGCONT)
 

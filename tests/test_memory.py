@@ -22,7 +22,7 @@ from tests.admin import Admin, with_admin
 from tests.certificates import Authority
 from tests.conftest import StartProxy
 from tests.raw import Raw, request
-from tests.servers import Proxy, Server, until
+from tests.servers import Proxy, Server, halt, until
 from tests.test_ends import certificate, listening_by_tls
 from tests.test_tls import flags, tls_server
 
@@ -273,7 +273,7 @@ def test_a_server_by_tls_that_reads_nothing_holds_clients_up(
         _said(client, "PING")
         before = process.memory_info().rss
         assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)
+        halt(server.process.pid)
         try:
             client.socket.settimeout(1)
             taken = 0
@@ -315,8 +315,10 @@ def test_what_was_left_unread_is_given_back(server: Server, start_proxy: StartPr
 
 
 def check_unread(server: Server, start_proxy: StartProxy, folder: Path) -> None:
-    """Replies that clients took late; by a Unix socket, where the system buffers little."""
-    proxy = start_proxy(server, "--listen", f"unix://{folder / 's'}")
+    """Replies that clients took late; by a Unix socket, where the system buffers little, and with an allocator that by
+    itself gives nothing back."""
+    environment = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(32 * MEGABYTE)}
+    proxy = start_proxy(server, "--listen", f"unix://{folder / 's'}", env=environment)
     process = psutil.Process(proxy.pid)
     server.command("SET", "big", b"x" * (2 * MEGABYTE))
     with ExitStack() as stack:
@@ -410,7 +412,7 @@ def test_what_the_server_has_not_taken_is_counted(server: Server, start_proxy: S
         for client in (first, second):
             _said(client, "PING")
         assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)
+        halt(server.process.pid)
         try:
             first.send_command("MSET", "a", b"x" * (12 * MEGABYTE), "b", b"x" * (12 * MEGABYTE))
             until(lambda: admin.metrics()["held_bytes"] > 12 * MEGABYTE)

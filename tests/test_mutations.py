@@ -157,11 +157,11 @@ class Place:
         self.cluster = cluster
         self._stack = stack
 
-    def proxy(self, *arguments: str, ready: bool = True) -> Proxy:
+    def proxy(self, *arguments: str, env: Mapping[str, str] | None = None, ready: bool = True) -> Proxy:
         """Start a proxy; without a leftovers pass, which would be by chance when it comes."""
         if "--leftovers-rate" not in arguments:
             arguments = (*arguments, "--leftovers-rate", "0")
-        env = {"PYTHONPATH": str(self.folder)}
+        env = {**(env or {}), "PYTHONPATH": str(self.folder)}
         proxy = Proxy("--upstream", self.server.url, *arguments, env=env, cwd=self.folder, ready=ready)
         self._stack.callback(proxy.close)
         return proxy
@@ -202,7 +202,7 @@ class Place:
     ) -> Proxy:
         """Start a proxy of the copy."""
         assert upstream in (self.server, None)  # the last of two flags counts
-        return self.proxy(*args, ready=ready)
+        return self.proxy(*args, env=env, ready=ready)
 
 
 def _mass(place: Place) -> many_due.Mass:

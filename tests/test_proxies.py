@@ -18,7 +18,7 @@ from proxy.proxies.protocol import LEASE
 from tests.conftest import Start, StartProxy
 from tests.raw import request
 from tests.relay import Relay
-from tests.servers import Proxy, Server, until
+from tests.servers import Proxy, Server, halt, until
 from tests.test_lives import Talk, clock, first_of_its_kind, talk
 
 __all__ = ["talk"]  # a fixture
@@ -152,7 +152,7 @@ def test_one_stopped_and_continued(server: Server, start: Start, talk: TalkTo) -
     for key in keys:
         first("SADD", key, "m")
     # Sent while it is stopped, these are the first that it sees when it goes on.
-    proxies[1].process.send_signal(signal.SIGSTOP)
+    halt(proxies[1].process.pid)
     begin = time.monotonic()
     for key in keys:
         assert first("EXPIREMEMBER", key, "m", 1000) == 1
@@ -171,7 +171,7 @@ def test_one_that_was_alone_stopped_and_continued(server: Server, start: Start, 
     alone = start()
     first = talk(alone)
     first("SADD", "k", "m")
-    alone.process.send_signal(signal.SIGSTOP)
+    halt(alone.process.pid)
     other = talk(start())
     assert other("EXPIREMEMBER", "k", "m", 1000) == 1
     first.raw.send(request("SREM", "k", "m") + request("SADD", "k", "m"))
@@ -364,7 +364,7 @@ def check_standstill(first: Proxy, other: Proxy, talk: TalkTo) -> None:
         client("SADD", key, "m", "n")
         client("EXPIREMEMBER", key, "n", 1000)
         until(lambda key=key: late("TTL", key, "n") > 0)  # type: ignore[misc]
-        other.process.send_signal(signal.SIGSTOP)
+        halt(other.process.pid)
         try:
             lines = [line.format(key).split() for line in way.split(";")]
             late.raw.send(b"".join(request(*(word.replace("\0", " ") for word in line)) for line in lines))
@@ -393,7 +393,7 @@ def check_answer_of_before(first: Proxy, other: Proxy, server: Server, talk: Tal
         time.sleep(0.02)
         late.raw.send_command("SISMEMBER", key, "m")
         time.sleep(0.02)
-        other.process.send_signal(signal.SIGSTOP)
+        halt(other.process.pid)
         try:
             assert client("PEXPIREMEMBER", key, "m", 150) == 1  # behind what the other has asked
             time.sleep(0.3)
@@ -447,7 +447,7 @@ def test_near_deadlines_wait_for_no_proxy_that_hangs(server: Server, start: Star
     client, beside = talk(first), talk(server)
     client("SADD", "set", "m", "n")
     client("EXPIREMEMBER", "set", "n", 1000)
-    other.process.send_signal(signal.SIGSTOP)
+    halt(other.process.pid)
     try:
         began = time.monotonic()
         assert client("PEXPIREMEMBER", "set", "m", 50) == 1
@@ -487,7 +487,7 @@ def test_the_first_of_all_in_a_transaction_is_announced_where_somebody_has_few_r
         first = talk(proxies[0])
         first("SADD", "set", "m")
         first("MULTI")
-        proxies[1].process.send_signal(signal.SIGSTOP)
+        halt(proxies[1].process.pid)
         try:
             began = time.monotonic()
             first("EXPIREMEMBER", "set", "m", 1000)
@@ -504,7 +504,7 @@ def test_what_sets_no_deadline_waits_for_no_proxy_that_hangs(server: Server, sta
     client = talk(first)
     client("SADD", "set", "m")
     client("EXPIREMEMBER", "set", "m", 1000)
-    other.process.send_signal(signal.SIGSTOP)
+    halt(other.process.pid)
     try:
         began = time.monotonic()
         for _ in range(10):

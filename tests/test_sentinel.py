@@ -24,7 +24,7 @@ from tests.conftest import StartProxy, StartServer, once_a_kind
 from tests.keydb_files import recorded
 from tests.raw import Raw, about
 from tests.sentinels import NAME, Sentinel, Watched
-from tests.servers import KIND, KINDS, Proxy, Server, free_port, until
+from tests.servers import KIND, KINDS, Proxy, Server, free_port, halt, until
 from tests.test_check import found
 from tests.test_events_command import events
 from tests.test_import import bring
@@ -252,7 +252,7 @@ def check_failovers(watched: Watched, start_proxy: StartProxy, ways: list[str]) 
                 watched.fail_over()
             else:
                 assert old.process is not None
-                old.process.send_signal(signal.SIGSTOP if way == "hangs" else signal.SIGKILL)
+                halt(old.process.pid) if way == "hangs" else old.process.kill()
             heard = until(lambda: announced.moments, 60, "+switch-master")[0][0]  # noqa: B023
             until(lambda: writers[0].failures, 20, "an end at the old primary")  # noqa: B023
             enough = len(writers[0].acknowledged) + 20

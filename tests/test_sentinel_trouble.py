@@ -21,7 +21,7 @@ from tests.keydb_files import closed
 from tests.raw import request
 from tests.relay import Pipe, Relay
 from tests.sentinels import NAME, Sentinel
-from tests.servers import Server, free_port, until
+from tests.servers import Server, free_port, halt, until
 from tests.test_check import found
 from tests.test_events_command import events
 from tests.test_import import Ended, bring, many
@@ -46,7 +46,7 @@ def stack() -> Iterator[ExitStack]:
 def hold_still(one: Server | Sentinel, stack: ExitStack) -> None:
     """Let it hang until the test ends."""
     assert one.process is not None
-    one.process.send_signal(signal.SIGSTOP)
+    halt(one.process.pid)
     stack.callback(one.process.send_signal, signal.SIGCONT)
 
 

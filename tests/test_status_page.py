@@ -32,7 +32,7 @@ from tests.admin import Admin, admin_of, with_admin
 from tests.browser import Browser
 from tests.conftest import Start, StartProxy, StartServer
 from tests.raw import Raw, request
-from tests.servers import KIND, Proxy, Server, until
+from tests.servers import KIND, Proxy, Server, halt, until
 from tools import status_schema
 
 pytestmark = pytest.mark.one_kind
@@ -311,7 +311,7 @@ def test_a_server_that_stands_still_is_waited_for_once(server: Server, start_pro
     _, port = with_admin(start_proxy, server)
     until(lambda: figures(port).upstream.asked)
     assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
+    halt(server.process.pid)
     try:
         told, took = "", 0.0
         while "has not answered within a second" not in told:

@@ -21,7 +21,7 @@ from tests.admin import Admin
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, about, request
 from tests.relay import Relay
-from tests.servers import Proxy, Server, free_port, until
+from tests.servers import Proxy, Server, free_port, halt, until
 from tests.test_lives import PREFIX
 
 PASSWORD = "pw"
@@ -236,7 +236,7 @@ def test_a_server_that_does_not_answer_makes_nobody_hold_much_for_strangers(
             client.send(request("PING"))
             client.reply()
         assert upstream.process is not None
-        upstream.process.send_signal(signal.SIGSTOP)
+        halt(upstream.process.pid)
         stack.callback(upstream.process.send_signal, signal.SIGCONT)
         before = process.memory_info().rss
         for client in clients:

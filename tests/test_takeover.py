@@ -38,7 +38,7 @@ from tests.conftest import StartProxy
 from tests.pages import page
 from tests.patience import patience
 from tests.raw import Raw, request
-from tests.servers import Process, Proxy, Server, free_port, is_ready, proxy_environment, until
+from tests.servers import Process, Proxy, Server, free_port, halt, is_ready, proxy_environment, until
 from tests.test_docs import at, folder, one_kind
 from tests.test_tls import Files, flags
 
@@ -649,7 +649,7 @@ def test_files_are_left_to_nobody_who_has_gone(again: Again, tmp_path: Path) -> 
         assert half.recv(1) == b""
     old = again(*paths.flags)
     stopped = visit(paths)
-    os.kill(old.process.pid, signal.SIGSTOP)
+    halt(old.process.pid)
     forget(stopped)
     os.kill(old.process.pid, signal.SIGTERM)
     os.kill(old.process.pid, signal.SIGCONT)
@@ -800,7 +800,7 @@ def test_who_was_stopped_finds_that_another_serves(again: Again, tmp_path: Path)
     paths = Paths(tmp_path)
     old = again(*paths.flags)
     found = visit(paths)
-    os.kill(old.process.pid, signal.SIGSTOP)
+    halt(old.process.pid)
     asyncio.run(found.relieve())
     os.kill(old.process.pid, signal.SIGTERM)
     os.kill(old.process.pid, signal.SIGCONT)

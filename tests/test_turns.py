@@ -19,7 +19,7 @@ from proxy.relay.turns import TurnQueue
 from proxy.session.turns import BYTES, REQUESTS, RUNS, Turns
 from tests.conftest import StartProxy, StartServer
 from tests.raw import Raw, request
-from tests.servers import KIND, Proxy, Server, until
+from tests.servers import KIND, Proxy, Server, halt, until
 from tests.streams import cuts
 from tests.test_hostile import login_url, worst_answer
 from tests.test_session import Driver, run_streams, without_signs
@@ -151,7 +151,7 @@ def check_a_crowd(proxy: Proxy, data: bytes) -> None:
         for one in crowd:
             one.socket.setblocking(False)
         with worst_answer(proxy) as times:
-            os.kill(proxy.pid, signal.SIGSTOP)
+            halt(proxy.pid)
             try:
                 for one in crowd:
                     one.send(data)

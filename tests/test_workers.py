@@ -49,7 +49,7 @@ from tests.certificates import Authority
 from tests.conftest import StartProxy, StartServer, once_a_kind
 from tests.mutations import Mutation, broken_copy
 from tests.raw import Raw, request
-from tests.servers import KIND, ROOT, Process, Proxy, Server, free_port, proxy_environment, until
+from tests.servers import KIND, ROOT, Process, Proxy, Server, free_port, halt, proxy_environment, until
 from tests.test_lifecycle import embedded_pid, gone, run
 from tests.test_lives import Talk, talk
 from tests.test_proxies import Sequences, check
@@ -245,7 +245,7 @@ def check_crowd_at_the_door(proxy: Proxy) -> None:
     assert isinstance(proxy.address, tuple)
     count = min(2000, int(Path("/proc/sys/net/core/somaxconn").read_text()))
     with ExitStack() as stack:
-        os.kill(proxy.pid, signal.SIGSTOP)
+        halt(proxy.pid)
         try:
             waiting = {}
             for _ in range(count):
@@ -305,7 +305,7 @@ def test_a_worker_that_stands_still_gets_no_clients_of_others(
         until(lambda: manager.heard().count("WATCHDOG=1") >= 2)
         assert manager.heard().count("READY=1") == 1
         stopped = children(proxy)[1]
-        os.kill(stopped, signal.SIGSTOP)
+        halt(stopped)
         began = time.monotonic()
         metrics = admin.metrics()
         assert time.monotonic() - began < 8
@@ -323,7 +323,7 @@ def test_a_worker_that_stands_still_gets_no_clients_of_others(
         until(lambda: admin.ask("/livez") == (200, "alive\n"))
         until(lambda: admin.metrics()["worker_up{worker=2}"] == 1)
         until(lambda: "worker answers again" in proxy.process.output)
-        os.kill(stopped, signal.SIGSTOP)
+        halt(stopped)
         assert proxy.process.end() == 1
         assert gone(stopped)
         assert "worker killed: it did not stop in time" in proxy.process.output
