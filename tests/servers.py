@@ -192,8 +192,12 @@ class Process:
                 self._take()
             return "\n".join(self.lines)
 
-    def line(self, matches: Callable[[str], object], timeout: float = 20) -> str:
-        """Wait for the first line of output that matches, said already or still to come, and return it."""
+    def line(self, matches: Callable[[str], object], timeout: float | None = None) -> str:
+        """Wait for the first line of output that matches, said already or still to come, and return it.
+
+        `timeout`: at most so many seconds, whatever `patience` allows; 20 of them otherwise.
+        """
+        timeout = patience(20) if timeout is None else timeout
 
         def find() -> str | None:
             return next((line for line in self.lines if matches(line)), None)
@@ -219,7 +223,8 @@ class Process:
         return status
 
     def end(self, number: int = signal.SIGTERM, timeout: float = 20) -> int:
-        """Send a signal and wait for the end; past the timeout, kill it and fail."""
+        """Send a signal and wait for the end; past the timeout, or `patience`, kill it and fail."""
+        timeout = patience(timeout)
         self.send_signal(number)
         try:
             return self.wait(timeout)
@@ -443,7 +448,7 @@ class Proxy:
 
     def until_ready(self) -> str:
         """Wait until it accepts clients, and return the log line that says so."""
-        return self.process.line(is_ready)
+        return self.process.line(is_ready, 20)
 
     def connect(self, timeout: float = 20) -> Raw:
         return Raw(self.address, timeout)
