@@ -549,11 +549,13 @@ def check_loading(server: Server, folder: Path, home: Path = ROOT) -> None:
     loads, start = folder / "loads", folder / "start.py"
     start.write_text(
         f"""
-import runpy, sys, time
+import os, runpy, sys, time
 from pathlib import Path
 if sys.argv[1] == "2":
+    supervisor = os.getppid()
     Path({str(loads)!r}).touch()
-    time.sleep(3600)
+    while os.getppid() == supervisor:
+        time.sleep(0.05)
 runpy.run_path({str(home / "proxy" / "workers" / "start.py")!r}, run_name="__main__")
 """
     )
