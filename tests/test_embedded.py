@@ -699,6 +699,38 @@ def check_killed_together(folder: Path | None, temporary: Path, root: Path = ROO
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_guard_killed_as_it_starts_the_server_leaves_none(tmp_path: Path) -> None:
+    check_killed_early(tmp_path)
+
+
+def check_killed_early(folder: Path, root: Path = ROOT) -> None:
+    """Between the fork and the request for a signal, which a killed guard no longer causes."""
+    forked, ran = folder / "forked", folder / "ran"
+    program = f"""
+import ctypes, os, runpy, sys, time
+from pathlib import Path
+
+guard = os.getpid()
+
+class Slow:
+    @staticmethod
+    def prctl(*_):
+        Path({str(forked)!r}).write_text(str(os.getpid()))
+        while os.getppid() == guard:
+            time.sleep(0.005)
+
+ctypes.CDLL = lambda _: Slow
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+    script = str(root / "proxy" / "embedded" / "guard.py")
+    command = [sys.executable, "-c", program, script, "0", "", "touch", str(ran)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
+        child = int(until(lambda: forked.exists() and forked.read_text(), what="the fork"))
+        guard.kill()
+    until(lambda: gone(child))
+    assert not ran.exists()
+
+
 def test_killed_owner_loses_nothing_and_frees_the_folder(temporary: Path, tmp_path: Path) -> None:
     owner, socket, pid = start_owner(tmp_path / "data", temporary)
     with Raw(socket) as client:

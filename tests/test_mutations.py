@@ -640,6 +640,7 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.talk(place.server), place.script("ttl"), ["7", "1", "cleared"], 1, -1
     ),
     "buffers of TLS": lambda place: memory.check_buffers_of_tls(place.server, place.start_proxy, place.folder),
+    "a guard killed early": lambda place: embedded.check_killed_early(place.temporary(), place.folder),
     "guard and owner killed": lambda place: embedded.check_killed_together(None, place.temporary(), place.folder),
     "HTTL in a transaction": lambda place: lives.check_one_moment(
         place.talk(place.server), place.script("ttl_members"), ["set left 1 0 -2 one cleared", "7"], 1, -2

@@ -12,6 +12,7 @@ writes not yet in the append-only file. Neither signal removes the folder, and o
 """
 
 import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -23,11 +24,13 @@ PR_SET_PDEATHSIG = 1
 """See prctl(2)."""
 
 
-def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when the process that started it has ended, where it can."""
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send this process SIGTERM when its parent, the guard, has ended, where it can."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before it could cause a signal
+        os._exit(1)
 
 
 def end_with_standard_input(child: "subprocess.Popen[bytes]", grace: float) -> None:
@@ -63,7 +66,7 @@ def main() -> int:
             command,
             stdin=subprocess.DEVNULL,
             close_fds=False,
-            preexec_fn=end_with_parent,
+            preexec_fn=functools.partial(end_with_parent, os.getpid()),
         )
         threading.Thread(target=end_with_standard_input, args=(child, float(grace)), daemon=True).start()
         status = child.wait()
