@@ -170,7 +170,7 @@ MUTATIONS = [
     Mutation(
         "session/fronts.py", "keys = () if command is None else", "keys = () if True else", "scripts in a pipeline"
     ),
-    Mutation(_LUA + "shared/settle.lua", "if cleared then", "if true then", "pops when due"),
+    Mutation(_LUA + "shared/settle.lua", "  passed(kind, key, shadow, index, due)\n", "", "pops when due"),
     Mutation(_LUA + "shared/alive.lua", "return size > 0", "return true", "lifetimes when due"),
     Mutation(_LUA + "front.lua", "if not there or there == 0 and kind ~= 'list' then", "if false then", "BLMOVE"),
     Mutation(_LUA + "front.lua", "if removes[kind] then gone =", "if false then gone =", "scripts when due"),
@@ -309,7 +309,7 @@ MUTATIONS = [
     Mutation(
         _LUA + "move_member.lua", "and ARGV[1] == 'end' and tries < 100 do", "and false do", "behind one that is due"
     ),
-    Mutation(_LUA + "persist.lua", " and alive(kind, key, shadow, past(moment, ARGV[2]))", "", "void, and gone"),
+    Mutation(_LUA + "persist.lua", " and alive(kind, key, shadow, moment - grace)", "", "void, and gone"),
     Mutation(
         _LUA + "batch.lua",
         "if not earliest or earliest <= moment and not alive(kind_of(number), key, shadow, moment) then",
@@ -318,27 +318,37 @@ MUTATIONS = [
     ),
     Mutation(_LUA + "shared/comb.lua", "% 63 < 4", "% 63 < 64", "void passed"),
     Mutation(_LUA + "ttl.lua", "math.floor(-deadline)", "math.floor(-deadline - 1000)", "void for long"),
-    Mutation(_LUA + "ttl.lua", "ARGV[3] and moment - 50 or moment", "moment", "TTL in a transaction"),
+    Mutation(_LUA + "ttl.lua", "moment - grace", "moment", "TTL in a transaction"),
     Mutation(
         _LUA + "ttl.lua",
         "deadline, passed = math.floor(-deadline), moment",
         "deadline = math.floor(-deadline)",
         "void in a transaction",
     ),
-    Mutation(_LUA + "persist_members.lua", "past(moment, cleared ~= '')", "moment", "HPERSIST in a transaction"),
-    Mutation(_LUA + "get_fields.lua", "past(moment, cleared)", "moment", "HGETEX in a transaction"),
-    Mutation(_LUA + "scan_members.lua", "past(now(), ARGV[1] ~= '')", "now()", "a scan in a transaction"),
+    Mutation(_LUA + "persist_members.lua", "moment - grace", "moment", "HPERSIST in a transaction"),
+    Mutation(_LUA + "get_fields.lua", "moment - grace", "moment", "HGETEX in a transaction"),
+    Mutation(_LUA + "scan_members.lua", "now() - grace", "now()", "a scan in a transaction"),
     Mutation("session/together.py", "if advances and is_cleared(key, transaction):", "if False:", "a run of SREM"),
     Mutation(
-        _LUA + "shared/settle.lua", "if long[1] or many[1] or failed(many) then", "if true then", "DEL in a transaction"
+        _LUA + "shared/settle.lua",
+        "first[1] and not within(shadow, tonumber(first[2]), moment) then",
+        "first[1] then",
+        "DEL in a transaction",
     ),
     Mutation(_LUA + "shared/settle.lua", "  return true\nend\n", "end\n", "RPOPLPUSH in it"),
     Mutation(
         _LUA + "shared/settle.lua",
-        "if long[1] or many[1] or failed(many) then",
-        "if false then",
+        "first[1] and not within(shadow, tonumber(first[2]), moment) then",
+        "false then",
         "SMOVE of what was left",
     ),
+    Mutation(
+        _LUA + "shared/settle.lua",
+        "local function settle(key, shadow, index)\n",
+        "settle = function(key, shadow, index)\n",
+        "much that was left",
+    ),
+    Mutation("session/transaction.py", "self._keep(keys[1:], self._cleared)", "pass", "RENAME in it, and a read"),
     Mutation("session/together.py", " and not (form.reads and advances)", "", "a run of reads first"),
     Mutation(_LUA + "persist.lua", "math.floor(-deadline) > moment and not has", "not has", "one void that has passed"),
     Mutation(_LUA + "batch.lua", "math.floor(-deadline) > moment and not has", "not has", "some void that have passed"),
@@ -349,7 +359,7 @@ MUTATIONS = [
     Mutation("tls.py", "        give_back(whole)\n", "", "buffers of TLS"),
     Mutation("embedded/guard.py", "prctl(PR_SET_PDEATHSIG, signal.SIGTERM)", "pass", "guard and owner killed"),
     Mutation("embedded/guard.py", "if os.getppid() != parent:", "if False:", "a guard killed early"),
-    Mutation(_LUA + "ttl_members.lua", "past(moment, cleared ~= '')", "moment", "HTTL in a transaction"),
+    Mutation(_LUA + "ttl_members.lua", "moment - grace", "moment", "HTTL in a transaction"),
     Mutation(_LUA + "weed.lua", "behind + #page - #due", "behind + #page", "many elements"),
     Mutation(_LUA + "weed.lua", " or marked() ~= left", "", "changing list"),
     Mutation(

@@ -637,28 +637,30 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.server, place.proxy(), place.talk
     ),
     "TTL in a transaction": lambda place: lives.check_one_moment(
-        place.talk(place.server), place.script("ttl"), ["7", "1", "cleared"], 1, -1
+        place.talk(place.server), place.script("ttl", cleared=True), ["7", "1"], 1, -1
     ),
     "buffers of TLS": lambda place: memory.check_buffers_of_tls(place.server, place.start_proxy, place.folder),
     "a guard killed early": lambda place: embedded.check_killed_early(place.temporary(), place.folder),
     "guard and owner killed": lambda place: embedded.check_killed_together(None, place.temporary(), place.folder),
     "HTTL in a transaction": lambda place: lives.check_one_moment(
-        place.talk(place.server), place.script("ttl_members"), ["set left 1 0 -2 one cleared", "7"], 1, -2
+        place.talk(place.server), place.script("ttl_members", cleared=True), ["set left 1 0 -2 one", "7"], 1, -2
     ),
     "HPERSIST in a transaction": lambda place: lives.check_one_moment(
-        place.talk(place.server), place.script("persist_members"), ["set cleared", "7"], [1], [-2]
+        place.talk(place.server), place.script("persist_members", cleared=True), ["set", "7"], [1], [-2]
     ),
     "HGETEX in a transaction": lambda place: lives.check_one_moment(
         place.talk(place.server),
-        place.script("get_fields"),
-        ["none relative hgetex 9e15 leave cleared", "7"],
+        place.script("get_fields", cleared=True),
+        ["none relative hgetex 9e15 leave", "7"],
         [b"0"],
         [None],
     ),
     "a scan in a transaction": lambda place: lives.check_one_moment(
-        place.talk(place.server), place.script("scan_members"), ["cleared", "0"], 2, 0
+        place.talk(place.server), place.script("scan_members", cleared=True), ["0"], 2, 0
     ),
-    "void in a transaction": lambda place: lives.check_void_passes(place.talk(place.server), place.script("ttl")),
+    "void in a transaction": lambda place: lives.check_void_passes(
+        place.talk(place.server), place.script("ttl", cleared=True)
+    ),
     "one void that has passed": lambda place: lives.check_void_is_dropped(
         place.talk(place.server), place.talk(place.proxy("--no-sweep")), 1
     ),
@@ -666,8 +668,14 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.talk(place.server), place.talk(place.proxy("--no-sweep")), 6
     ),
     "a run of reads first": lambda place: lives.check_first_reads(*(place.talk(to) for to in [place.proxy()] * 2)),
+    "much that was left": lambda place: lives.check_much_left(
+        place.talk(place.server), place.talk(place.server), place.script("vanish", cleared=True)
+    ),
     "SMOVE of what was left": lambda place: lives.check_left_over(
         place.talk(place.server), place.script("move_member", cleared=True)
+    ),
+    "RENAME in it, and a read": lambda place: lives.check_reads_hold(
+        place.talk(place.proxy()), "SADD k 7", "RENAME k:2 new:3|SCARD new:3"
     ),
     "DEL in a transaction": lambda place: lives.check_reads_hold(place.talk(place.proxy()), "SADD k 7", "DEL k:2"),
     "RPOPLPUSH in it": lambda place: lives.check_reads_hold(

@@ -31,6 +31,9 @@ _CLEARED: Final = "s"
 """The letters of `For` comments, besides those of a script's operations. `c`: the server may be a cluster node (`-`: it
 is not); `t`: there may be rules for events; `L`: the script may have to remove many elements of a list (`n`: it need
 not); `m`: as `Terms.mixed`; `d`: as `Terms.declared`, for a mixed batch; `s`: as `Terms.cleared`."""
+_GRACE: Final = 50
+"""Deadlines of the last `grace` ms do not count. It is 0, but for scripts in whose transaction due members have been
+removed in front of the requests, which must all see the same moment (`Terms.cleared`)."""
 _READING: Final = b"#!lua flags=no-writes,allow-cross-slot-keys\n"
 """The first line of a script that only reads. Without this line servers assume that the script may write, and delay it
 until a `CLIENT PAUSE … WRITE` ends. With this line they also need the other flag, to access keys of several slots."""
@@ -96,7 +99,8 @@ def composed(name: str, variant: Variant = _WHOLE) -> str:
         pieces = [piece for piece in pieces if piece not in unused]
     if variant.quiet:
         pieces = ["quiet" if piece == "lapse" else piece for piece in pieces if piece not in _TELLING]
-    front = _read("shared/undeclared") if variant.undeclared else "local undeclared = false"
+    front = _read("shared/undeclared") if variant.undeclared else "local undeclared = false\n"
+    front += f"local grace = {_GRACE if variant.cleared else 0}"
     where = (_CLUSTERED if variant.clustered else _ALONE_THERE) + (_TELLS if variant.told else "")
     where += (_LISTS if variant.lists else _NO_LISTS) + (_CLEARED if variant.cleared else "")
     call, *parts = (_parts_for(_read(f"shared/{piece}"), where)[0] for piece in ("call", *pieces))

@@ -6,9 +6,8 @@ Its tests: tests/test_dialects.py.
 from __future__ import annotations
 
 import math
-from typing import Final
 
-from proxy.commands.described import ServerCommands
+from proxy.commands.described import ServerCommands, Terms
 from proxy.commands.dialects import LATEST, WORDS, Deed, MisreadError, Term, Word, read_words
 from proxy.commands.lifetime import EXACT, ArityError, LifetimeError, deadline_of, read_lifetime
 from proxy.commands.table import Command, Effect
@@ -17,9 +16,6 @@ from proxy.session.marks import Marks
 from proxy.session.pipeline import Pipeline
 from proxy.session.script_calls import ScriptCalls
 from proxy.session.transaction import Transaction
-
-CLEARED: Final = b" cleared"
-"""The argument by which a script knows that due members of its key have been removed in front of it."""
 
 
 def is_cleared(key: bytes, transaction: Transaction | None) -> bool:
@@ -105,11 +101,9 @@ class OwnCommands:
         # NOAUTH.
         mode = b"relative" if lifetime.is_relative else b"absolute"
         terms = b"%d %b %b %b" % (lifetime.milliseconds, mode, name.lower(), lifetime.condition)
-        if is_cleared(key, transaction):
-            terms += CLEARED
         # A deadline in the past removes the member, which needs no memory.
         removes = deadline <= now
-        run = self._server.terms(name)._replace(takes_memory=not removes)
+        run = self._terms(name, key, transaction)._replace(takes_memory=not removes)
         does = "e" + _terms_of(lifetime.condition, later=lifetime.is_relative and lifetime.milliseconds > 0)
         return self._calls.replacing(run, "expire", self._calls.triple(key), [member, terms], does=does)
 
@@ -124,9 +118,8 @@ class OwnCommands:
         marks: bool,
     ) -> bytes | Refusal:
         """Return the script call for a request of a dialect, on several members. Same arguments as `expire`."""
-        valkey, terms = self._server.is_valkey and word.kind == b"hash", self._server.terms(word.name)
-        key = b"".join(arguments[1:2])
-        cleared = CLEARED if is_cleared(key, transaction) else b""
+        valkey, key = self._server.is_valkey and word.kind == b"hash", b"".join(arguments[1:2])
+        terms = self._terms(word.name, key, transaction)
         try:
             asked = read_words(word, arguments, now, valkey=valkey)
         except ArityError as error:
@@ -134,22 +127,18 @@ class OwnCommands:
         except MisreadError as error:
             if not error.after_type:
                 return self._calls.replacing(terms, "fail", [], [error.message])
-            wanted = word.kind + cleared
-            return self._calls.replacing(terms, "fail_members", self._calls.pair(key), [error.message, wanted])
+            return self._calls.replacing(terms, "fail_members", self._calls.pair(key), [error.message, word.kind])
         if word.deed is Deed.SCAN:
-            options = [cleared.strip(), *asked.options]
-            return self._calls.replacing(terms, "scan_members", self._calls.pair(key), options)
+            return self._calls.replacing(terms, "scan_members", self._calls.pair(key), [*asked.options])
         if word.deed is Deed.READ:
             rest = word.unit // 2 if valkey or not word.noun else word.unit - 1
-            what = b"%b %b %d %d %d %b%b" % (
+            what = b"%b %b %d %d %d %b" % (
                 word.kind, b"left" if word.relative else b"at", word.unit, rest, word.missing,
-                b"one" if word.is_of_one else b"each", cleared,
+                b"one" if word.is_of_one else b"each",
             )  # fmt: skip
             return self._calls.replacing(terms, "ttl_members", self._calls.pair(key), [what, *asked.members])
         if word.deed is Deed.DROP:
-            return self._calls.replacing(
-                terms, "persist_members", self._calls.triple(key), [word.kind + cleared, *asked.members]
-            )
+            return self._calls.replacing(terms, "persist_members", self._calls.triple(key), [word.kind, *asked.members])
         is_timed, deadline = asked.term is Term.TIME, math.inf
         if is_timed:
             deadline = asked.milliseconds + (now if asked.relative else 0)
@@ -167,11 +156,11 @@ class OwnCommands:
                 script = "set_members"
             else:
                 script, conditions = "get_fields", b"take" if word.deed is Deed.TAKE else b"leave"
-            what = b"%b %b %b %d %b%b" % (term, mode, word.name.lower(), latest, conditions, cleared)
+            what = b"%b %b %b %d %b" % (term, mode, word.name.lower(), latest, conditions)
             terms = terms._replace(takes_memory=word.deed is Deed.WRITE or (is_timed and deadline > now))
             return self._calls.replacing(terms, script, self._calls.triple(key), [what, *asked.members], sets=is_timed)
-        what = b"%d %b %b %d %b %d %b%b" % (
-            asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition, cleared
+        what = b"%d %b %b %d %b %d %b" % (
+            asked.milliseconds, mode, word.name.lower(), latest, word.kind, word.removed, asked.condition
         )  # fmt: skip
         terms = terms._replace(takes_memory=deadline > now, lists=terms.lists and len(asked.members) > 1)
         does = ("1" if len(asked.members) == 1 else "n") + _terms_of(
@@ -186,12 +175,16 @@ class OwnCommands:
         name, size = command.name, len(arguments)
         if size < 3:
             return None
-        key, terms = arguments[1], self._server.terms(name)
+        key, terms = arguments[1], self._terms(name, arguments[1], transaction)
         if size > 3:
             missing = b"0" if name == b"PERSIST" else b"-2"
             return self._calls.replacing(terms, "fail", [key], [b"ERR Invalid arguments", missing])
-        said = [CLEARED.strip()] if is_cleared(key, transaction) else []
         if name == b"PERSIST":
-            return self._calls.replacing(terms, "persist", self._calls.triple(key), [arguments[2], *said])
+            return self._calls.replacing(terms, "persist", self._calls.triple(key), [arguments[2]])
         unit = b"1000" if name == b"TTL" else b"1"
-        return self._calls.replacing(terms, "ttl", self._calls.pair(key), [arguments[2], unit, *said])
+        return self._calls.replacing(terms, "ttl", self._calls.pair(key), [arguments[2], unit])
+
+    def _terms(self, name: bytes, key: bytes, transaction: Transaction | None) -> Terms:
+        """Return the terms of a command on a key."""
+        terms = self._server.terms(name)
+        return terms._replace(cleared=True) if is_cleared(key, transaction) else terms

@@ -21,7 +21,7 @@ from proxy.session.keyspace import Keyspace
 from proxy.session.marks import Marks
 from proxy.session.moves import Moves
 from proxy.session.operations import WRITING_OVER, Operations
-from proxy.session.own_commands import CLEARED, OwnCommands, is_cleared
+from proxy.session.own_commands import OwnCommands, is_cleared
 from proxy.session.pipeline import Pipeline
 from proxy.session.script_calls import COPIED, UNPACKED, ScriptCalls
 from proxy.session.transaction import Transaction
@@ -304,11 +304,13 @@ class Rewriter:
             case Effect.REMOVE_UNNAMED:
                 if _has_form_of_protocol(command, arguments):
                     return None
-                words = [b"cleared" if is_cleared(keys[0], transaction) else b""]
-                return self.calls.wrapping(command, "settled", self.calls.triple(keys[0]), words, request)
+                cleared = is_cleared(keys[0], transaction)
+                return self.calls.wrapping(command, "settled", self.calls.triple(keys[0]), [], request, cleared=cleared)
             case Effect.FIELD_EXPIRY:
-                words = [CLEARED if is_cleared(keys[0], transaction) else b""]
-                return self.calls.wrapping(command, "own_words", self.calls.triple(keys[0]), words, request)
+                cleared = is_cleared(keys[0], transaction)
+                return self.calls.wrapping(
+                    command, "own_words", self.calls.triple(keys[0]), [b""], request, cleared=cleared
+                )
             case Effect.READ | Effect.WAIT | Effect.WATCH:
                 return None
             case Effect.MULTI | Effect.EXEC | Effect.DISCARD | Effect.DATABASE | Effect.LOGIN | Effect.CONNECTION:
@@ -344,9 +346,8 @@ class Rewriter:
         extra = [b"%d %d %d" % (positions[0] + before, positions[-1] + before, positions.step)]
         if script == "add" and _writes_over(command.name, request.arguments, positions[0]):
             extra[0] += b" over"
-        if script in ("add", "remove", "own_words") and is_cleared(key, transaction):
-            extra[0] += CLEARED
-        return self.calls.wrapping(command, script, self.calls.triple(key), extra, request)
+        cleared = is_cleared(key, transaction)
+        return self.calls.wrapping(command, script, self.calls.triple(key), extra, request, cleared=cleared)
 
     def _are_cleared(self, keys: list[bytes], transaction: Transaction | None) -> bool:
         """Return whether a transaction, in which the clock advances, has removed due members from those of some keys

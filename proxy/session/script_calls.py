@@ -155,7 +155,7 @@ class ScriptCalls:
     ) -> bytes:
         """Return a script call that runs the client's own request, with its bytes unchanged if they are RESP.
 
-        `cleared`: as in `Terms`, for scripts that are not told by an argument.
+        `cleared`: as in `Terms`.
         """
         if request.header:
             tail = request.raw[request.header :]
@@ -178,7 +178,7 @@ class ScriptCalls:
             request: the same as a RESP array of bulk strings.
         """
         terms, tail = self._server.terms(arguments[0].upper()), request[request.index(b"\n") + 1 :]
-        return self.replacing(terms, "settled", self.triple(arguments[1]), [b""], tail, len(arguments))
+        return self.replacing(terms, "settled", self.triple(arguments[1]), [], tail, len(arguments))
 
     def is_of_many_slots(self, command: Command, request: Request) -> bool:
         """Return whether a request names keys of different slots: then it is forwarded, for the node to refuse."""
@@ -276,7 +276,7 @@ class ScriptCalls:
                 arguments = [words[0]]
             case _:
                 head = request.index(b"\n") + 1
-                arguments, tail, count = [what], request[head:], int(request[1 : head - 2])
+                arguments, tail, count = [what] if what else [], request[head:], int(request[1 : head - 2])
         if self._names.slots is not None or form.counts:
             return None
         encode = partial(_alone, terms, form.script, keys, arguments, tail, count, does)

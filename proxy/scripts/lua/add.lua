@@ -3,19 +3,18 @@
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
 -- ARGV: as one argument the positions in ARGV of the first and last member and the step, then ' over' if the command
---   overwrites members, and ' cleared' in a transaction that has removed due members (clear_front.lua); then the
---   client's request
+--   overwrites members; then the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member (O(n) for a list), plus the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local first, last, step, words = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
-local cleared, over = words:find('cleared', 1, true) ~= nil, nil
+local first, last, step, overwrites = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+local over
 if call('exists', shadow) == 1 then
-  settle(key, shadow, index, cleared)
-  over = renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step), cleared)
+  settle(key, shadow, index)
+  over = renew(key, shadow, index, tonumber(first), tonumber(last), tonumber(step))
 end
 return run(2, nil, function()
-  if over and over[1] and words:find('over', 1, true) then
+  if over and over[1] and overwrites ~= '' then
     call('zrem', shadow, unpack(over))
     refresh(key, shadow, index)
   end

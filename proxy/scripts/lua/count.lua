@@ -1,14 +1,13 @@
 -- Runs HINCRBY as add.lua does, and returns a status instead of the integer, which would lose digits in Lua.
 -- uses: has, index, now, discard, overdue, passed, settle, renew, run
 -- KEYS: key, its shadow, the index
--- ARGV: as one argument the positions in ARGV of the first and last member and the step, then ' cleared' in a
---   transaction that has removed due members (clear_front.lua); the client's request
+-- ARGV: as one argument the positions in ARGV of the first and last member and the step; the client's request
 -- Result: the request's own, as a status
 -- Complexity: O(log n), plus the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local place, cleared = tonumber(ARGV[1]:match('%d+')), ARGV[1]:find('cleared', 1, true) ~= nil
+local place = tonumber(ARGV[1]:match('%d+'))
 if call('exists', shadow) == 1 then
-  settle(key, shadow, index, cleared)
+  settle(key, shadow, index)
   renew(key, shadow, index, place, place, 1)
 end
 local reply = run(2)

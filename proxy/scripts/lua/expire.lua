@@ -2,12 +2,11 @@
 -- uses: has, index, now, discard, overdue, passed, need
 -- KEYS: key, its shadow, the index
 -- ARGV: member; as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's
---   name, for the error about a time out of range; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a
---   transaction that has removed due members (clear_front.lua)
+--   name, for the error about a time out of range; the condition NX, XX, GT, LT, XXGT, XXLT or ''
 -- Operations: x with a condition; d if the deadline may have passed
 -- Result: 1 set (or removed); 0 no such key or member, or the condition does not hold; an error for another type
 -- Complexity: O(log n) for n deadlines of the key (O(n) more for a list)
-local term, mode, name, condition, cleared = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)(.*)')
+local term, mode, name, condition = ARGV[2]:match('(%S+) (%S+) (%S+) (%S*)')
 local deadline, moment = tonumber(term), now()
 if mode == 'relative' then deadline = deadline + moment end
 if deadline > 9007199254740992 or deadline < -9007199254740992 then
@@ -22,7 +21,7 @@ end
 if not has(kind, key, member) then return 0 end
 local stored = tonumber(call('zscore', shadow, member) or nil)
 local present = stored and stored >= 0 and math.ceil(stored) or nil
-if present and present <= moment and passed(kind, key, shadow, index, {member}, cleared ~= '', present, moment) then
+if present and present <= moment and passed(kind, key, shadow, index, {member}, present, moment) then
   return 0
 end
 -- For x

@@ -6,23 +6,20 @@
 -- KEYS: key, its shadow, the index
 -- ARGV: as one argument, separated by spaces: milliseconds; 'relative' (to now) or 'absolute'; the command's name, for
 --   the error about a time out of range; the latest deadline; the possible types of the key; the result for a member
---   that is removed; the condition NX, XX, GT, LT, XXGT, XXLT or ''; then ' cleared' in a transaction that has removed
---   due members (clear_front.lua). Then the members
+--   that is removed; the condition NX, XX, GT, LT, XXGT, XXLT or ''. Then the members
 -- Operations: 1 for one member; n for several; x with a condition; d if the deadline may have passed
 -- Result: for each member -2 no such key or member; 0 the condition does not hold; 1 set; another number: removed. An
 --   error for another type
 -- Complexity: O(log n) for each member (a list of n is read once for 500 members, and walked for each removed one)
-local term, mode, name, latest, wanted, code, condition, cleared =
-  ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)(.*)')
+local term, mode, name, latest, wanted, code, condition = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S*)')
 local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
-cleared = cleared ~= ''
 local kind, replies, nothing_due = call('type', key).ok, {}, false
 local there = kind ~= 'none'
 -- For 1
 -- A shorter form for one member, because the server hashes the script's text at each EVAL. For a key of another type it
 -- removes at most 500 due members (10 of a list, where each costs a scan).
 if #ARGV == 2 and there and not fits(kind, wanted) then
-  local due = not cleared
+  local due = grace == 0
     and redis.pcall('zrangebyscore', shadow, '(0', moment, 'limit', 0, kind == 'list' and 10 or 500) or {}
   if due[1] then passed(kind, key, shadow, index, due) end
   if call('type', key).ok ~= 'none' then return misfit(wanted) end
@@ -30,9 +27,9 @@ if #ARGV == 2 and there and not fits(kind, wanted) then
 end
 -- For n; uses: settle, alive, each
 if #ARGV > 2 and there then
-  nothing_due = settle(key, shadow, index, cleared)
+  nothing_due = settle(key, shadow, index)
   kind = call('type', key).ok
-  there = kind ~= 'none' and (nothing_due or alive(kind, key, shadow, past(moment, cleared)))
+  there = kind ~= 'none' and (nothing_due or alive(kind, key, shadow, moment - grace))
   if there and not fits(kind, wanted) then return misfit(wanted) end
 end
 -- For all
@@ -68,8 +65,7 @@ if #ARGV == 2 then
   local lives = has(kind, key, member)
   local stored = lives and tonumber(call('zscore', shadow, member) or nil)
   local present = stored and stored > 0 and math.ceil(stored)
-  if not lives or present and stored <= moment
-    and passed(kind, key, shadow, index, {member}, cleared, stored, moment) then
+  if not lives or present and stored <= moment and passed(kind, key, shadow, index, {member}, stored, moment) then
     return {-2}
   end
   -- For 1+x
@@ -94,7 +90,7 @@ local function found(member, stored)
   if not stored then return true end
   least = math.min(least, math.abs(stored))
   if stored < 0 then return true end
-  return not (stored <= moment and passed(kind, key, shadow, index, {member}, cleared, stored, moment)) and math.ceil(stored)
+  return not (stored <= moment and passed(kind, key, shadow, index, {member}, stored, moment)) and math.ceil(stored)
 end
 for first = 2, #ARGV == 2 and 0 or #ARGV, 500 do
   local members = {unpack(ARGV, first, math.min(first + 499, #ARGV))}

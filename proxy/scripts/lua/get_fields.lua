@@ -3,17 +3,15 @@
 -- KEYS: key, its shadow, the index
 -- ARGV: as one argument, separated by spaces: milliseconds, 'drop' to drop deadlines or 'none' to keep them; 'relative'
 --   (to now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'take' to
---   remove the fields or 'leave'; then ' cleared' in a transaction that has removed due members (clear_front.lua). Then
---   the fields
+--   remove the fields or 'leave'. Then the fields
 -- Result: for each field its value, or nothing; an error for another type
 -- Complexity: O(log n) for each field
-local term, mode, name, latest, take, cleared = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+)(.*)')
+local term, mode, name, latest, take = ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+)')
 local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
 local timed, replies = call('exists', shadow) == 1, {}
-cleared = cleared ~= ''
-if timed then settle(key, shadow, index, cleared) end
+if timed then settle(key, shadow, index) end
 local kind = call('type', key).ok
-local there = kind ~= 'none' and alive(kind, key, shadow, past(moment, cleared))
+local there = kind ~= 'none' and alive(kind, key, shadow, moment - grace)
 if there and kind ~= 'hash' then return misfit('hash') end
 if deadline and mode == 'relative' then deadline = deadline + moment end
 if deadline and deadline > tonumber(latest) then
@@ -41,7 +39,7 @@ for first = 2, #ARGV, 500 do
     local value = not gone[member] and values[place]
     local stored = value and timed and tonumber(call('zscore', shadow, member) or nil)
     if stored and stored > 0 and stored <= moment
-      and passed(kind, key, shadow, index, {member}, cleared, stored, moment) then
+      and passed(kind, key, shadow, index, {member}, stored, moment) then
       value = false
       gone[member] = true
     end

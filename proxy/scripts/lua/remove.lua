@@ -1,14 +1,13 @@
 -- Runs a command that removes members, and voids the deadlines of the removed members.
 -- uses: has, index, now, discard, overdue, passed, settle, void, run
 -- KEYS: key, its shadow, the index
--- ARGV: as one argument the positions in ARGV of the first and last member and the step, then ' cleared' in a
---   transaction that has removed due members (clear_front.lua); the client's request
+-- ARGV: as one argument the positions in ARGV of the first and last member and the step; the client's request
 -- Result: the request's own
 -- Complexity: O(log n) for each member (O(n) for a list), plus the request's own
 local key, shadow, index = KEYS[1], KEYS[2], KEYS[3]
-local first, last, step, cleared = ARGV[1]:match('(%d+) (%d+) (%d+)(.*)')
+local first, last, step = ARGV[1]:match('(%d+) (%d+) (%d+)')
 if call('exists', shadow) == 0 then return run(2, 2) end
-settle(key, shadow, index, cleared ~= '')
+settle(key, shadow, index)
 local kind, forgotten = call('type', key).ok, false
 for position = first + 0, last + 0, step + 0 do
   forgotten = forget(kind, key, shadow, ARGV[position]) or forgotten

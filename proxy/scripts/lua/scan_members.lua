@@ -1,18 +1,17 @@
 -- Lists members of a key with their deadlines, some per call.
 -- uses: has, now, alive, each, fits
 -- KEYS: key, its shadow
--- ARGV: 'cleared' in a transaction that has removed due members (clear_front.lua), else ''; then the cursor and the
---   options of ZSCAN
+-- ARGV: the cursor and the options of ZSCAN
 -- Result: the next cursor; the members, each with its deadline in Unix ms; an error for a type that has no members
 -- Reads only
 -- Complexity: O(count log n) for each call; a list of n is read once, O(n + count), or up to 24 members are searched
 --   for one by one, O(n). For a list of more than 100,000 elements a call returns few members, so that others do not
 --   wait long.
-local key, shadow, passed, found = KEYS[1], KEYS[2], past(now(), ARGV[1] ~= ''), {}
+local key, shadow, passed, found = KEYS[1], KEYS[2], now() - grace, {}
 local kind = call('type', key).ok
 if kind == 'none' or not alive(kind, key, shadow, passed) then return {'0', found} end
 if not fits(kind, 'hash|set|zset|list') then return misfit('hash|set|zset|list') end
-local options, length, searched = {unpack(ARGV, 2)}, kind == 'list', nil
+local options, length, searched = {unpack(ARGV)}, kind == 'list', nil
 if length then
   length = may('llen', key) and redis.pcall('llen', key)
   if type(length) ~= 'number' then length = 1000000 end  -- the user may not run LLEN: treat it as a long list

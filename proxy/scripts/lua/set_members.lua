@@ -3,20 +3,19 @@
 -- KEYS: key, its shadow, the index
 -- ARGV: as one argument, separated by spaces: milliseconds, 'keep' to keep deadlines or 'none' to drop them; 'relative'
 --   (to now) or 'absolute'; the command's name, for the error about a time out of range; the latest deadline; 'hash' or
---   'set'; 'done' or 'count'; NX or XX for the key, and NX or XX for all members, '-' for neither; then ' cleared' in a
---   transaction that has removed due members (clear_front.lua). Then the members, those of a hash each with its value
+--   'set'; 'done' or 'count'; NX or XX for the key, and NX or XX for all members, '-' for neither. Then the members,
+--   those of a hash each with its value
 -- Result: done: 1; 0 a condition does not hold. count: how many members are new; with NX, members that were there keep
 --   their deadlines. An error for another type
 -- Complexity: O(log n) for each member
-local term, mode, name, latest, wanted, what, of_key, condition, cleared =
-  ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)(.*)')
+local term, mode, name, latest, wanted, what, of_key, condition =
+  ARGV[1]:match('(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
 local step, new = wanted == 'hash' and 2 or 1, 0
 local key, shadow, index, deadline, moment = KEYS[1], KEYS[2], KEYS[3], tonumber(term), now()
 local timed = call('exists', shadow) == 1
-cleared = cleared ~= ''
-if timed then settle(key, shadow, index, cleared) end
+if timed then settle(key, shadow, index) end
 local kind = call('type', key).ok
-local there = kind ~= 'none' and alive(kind, key, shadow, past(moment, cleared))
+local there = kind ~= 'none' and alive(kind, key, shadow, moment - grace)
 if there and kind ~= wanted then return misfit(wanted) end
 if deadline and mode == 'relative' then deadline = deadline + moment end
 if deadline and deadline > tonumber(latest) then
@@ -31,7 +30,7 @@ if deadline then
   for _, command in ipairs({'unlink', 'exists'}) do need(command, shadow) end
   need('zadd', shadow, deadline, ARGV[2])
 end
-if timed then renew(key, shadow, index, 2, #ARGV - step + 1, step, cleared) end
+if timed then renew(key, shadow, index, 2, #ARGV - step + 1, step) end
 if condition ~= '-' and what == 'done' then
   for place = 2, #ARGV, step do
     if has(wanted, key, ARGV[place]) ~= (condition == 'XX') then return 0 end

@@ -1,15 +1,14 @@
 -- Returns the time left until a member's deadline, or, as in KeyDB, until a removed member's void deadline.
 -- uses: has, now, alive
 -- KEYS: key, its shadow
--- ARGV: member; the unit of the result in milliseconds (1000 or 1); in a transaction that has removed due members
---   (clear_front.lua) 'cleared'
+-- ARGV: member; the unit of the result in milliseconds (1000 or 1)
 -- Result: -2 no such key; -1 no deadline; else the time left, rounded to the nearest unit
 -- Reads only
 -- Complexity: O(1)
 local kind = call('type', KEYS[1]).ok
 if kind == 'none' then return -2 end
 local moment = now()
-local passed = ARGV[3] and moment - 50 or moment  -- as `past` in now.lua, but shorter
+local passed = moment - grace
 if not alive(kind, KEYS[1], KEYS[2], passed) then return -2 end
 local deadline = tonumber(call('zscore', KEYS[2], ARGV[1]) or nil)
 if not deadline or kind ~= 'set' and kind ~= 'hash' and kind ~= 'zset' and kind ~= 'list' then return -1 end

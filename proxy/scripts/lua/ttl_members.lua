@@ -3,14 +3,13 @@
 -- KEYS: key, its shadow
 -- ARGV: as one argument, separated by spaces: the possible types of the key; 'left' (from now on) or 'at' (since 1970);
 --   the unit of the result in milliseconds; the milliseconds to add before rounding down; the result for a member that
---   is not there; 'each' or 'one' (one member, and a result that is no array); 'cleared' as for ttl.lua. Then the
---   members
+--   is not there; 'each' or 'one' (one member, and a result that is no array). Then the members
 -- Result: for each member -2 no such key; -1 no deadline; else the time; an error for another type
 -- Reads only
 -- Complexity: O(1) for each member (O(log n) in a sorted set; a list of n is read once for 500 members)
-local wanted, what, unit, rest, missing, many, cleared = ARGV[1]:match('(%S+) (%S+) (%d+) (%d+) (%S+) (%S+)(.*)')
+local wanted, what, unit, rest, missing, many = ARGV[1]:match('(%S+) (%S+) (%d+) (%d+) (%S+) (%S+)')
 local key, shadow, moment, replies = KEYS[1], KEYS[2], now(), {}
-local kind, passed = call('type', key).ok, past(moment, cleared ~= '')
+local kind, passed = call('type', key).ok, moment - grace
 local there = kind ~= 'none' and alive(kind, key, shadow, passed)
 if there and not fits(kind, wanted) then return misfit(wanted) end
 for first = 2, #ARGV, 500 do

@@ -1,8 +1,7 @@
 -- Removes a due member in front of a client's request that adds it again: otherwise the old deadline would remove the
 -- new member, too. Needs index and discard before it. O(1), O(n) for a list.
--- cleared: see `past` in now.lua, whose 50 ms stand here once more: every byte of a script is sent. within: returns
--- whether a deadline does not count yet although the clock has passed it; all count if so many are due that `settle` may
--- have left some.
+-- within: returns whether a deadline does not count yet although the clock has passed it; all count if so many are due
+-- that `settle` may have left some.
 -- told_of: whether this database has rules for events.
 -- owed: returns whether due members may be removed here. With rules for events, it first writes a note about each
 -- member for the next sweep, because the client may not be allowed to write entries. A note is a field of a hash of the
@@ -61,11 +60,15 @@ local function owed(kind, key, shadow, index, members)
   -- For all
   return not told_of(index)
 end
+-- For s
 local function within(shadow, deadline, moment)
-  return deadline > moment - 50 and not call('zrangebyscore', shadow, '(0', moment, 'limit', 1999, 1)[1]
+  return deadline > moment - grace and not call('zrangebyscore', shadow, '(0', moment, 'limit', 1999, 1)[1]
 end
-local function overdue(kind, key, shadow, index, member, deadline, moment, cleared)
-  if cleared and within(shadow, deadline, moment) then return end
+-- For all
+local function overdue(kind, key, shadow, index, member, deadline, moment)
+  -- For s
+  if within(shadow, deadline, moment) then return end
+  -- For all
   -- Without a note, remove only a member long due: any other may have been alive when the request was sent.
   if not owed(kind, key, shadow, index, {member}) and deadline > moment - 1000 then return end
   discard(kind, key, {member})

@@ -2,12 +2,13 @@
 -- that a member is gone, no other client may see that member. If the user lacks permission, or notes cannot be left
 -- (`owed`), only `lapse` removes the members. From a list that cannot be read in one pass (`seek`) only ten are
 -- removed, because each takes a scan. Needs index, discard and overdue before it. O(log n) for each, O(n) in a list.
--- passed: removes due members; returns whether they count as gone. For a key that was `cleared` (see overdue) it needs
--- the latest of these members' deadlines, and the clock.
+-- passed: removes due members; returns whether they count as gone. To keep those that do not count yet (`within`), it
+-- needs the latest of these members' deadlines, and the clock.
 -- passed_each: removes the due ones among some members, given their scores; returns their positions, as keys.
-local function passed(kind, key, shadow, index, members, cleared, latest, moment)
+local function passed(kind, key, shadow, index, members, latest, moment)
   local able, alive = pcall(function()
-    if cleared and within(shadow, latest, moment) then return true end
+    -- For s
+    if latest and within(shadow, latest, moment) then return true end
     -- For L
     if kind == 'list' and not seek(kind, key, members) then members = {unpack(members, 1, 10)} end
     -- For all
