@@ -335,7 +335,6 @@ MUTATIONS = [
         "first[1] then",
         "DEL in a transaction",
     ),
-    Mutation(_LUA + "shared/settle.lua", "  return true\nend\n", "end\n", "RPOPLPUSH in it"),
     Mutation(
         _LUA + "shared/settle.lua",
         "first[1] and not within(shadow, tonumber(first[2]), moment) then",

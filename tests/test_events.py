@@ -566,7 +566,7 @@ def make_due(beside: Talk, key: str, *members: str) -> None:
 
 def settle(beside: Talk, text: bytes, key: str, *line: str | int) -> object:
     """Run a request as the script that first removes what is due. `text`: that script."""
-    return beside("EVAL", text, 3, key, NAMES.shadow(key.encode()), NAMES.index, "", *line)
+    return beside("EVAL", text, 3, key, NAMES.shadow(key.encode()), NAMES.index, *line)
 
 
 def check_many_elements_under_way(beside: Talk, text: bytes, *, told: bool) -> None:

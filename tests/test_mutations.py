@@ -678,9 +678,6 @@ CHECKS: dict[str, Callable[[Place], None]] = {
         place.talk(place.proxy()), "SADD k 7", "RENAME k:2 new:3|SCARD new:3"
     ),
     "DEL in a transaction": lambda place: lives.check_reads_hold(place.talk(place.proxy()), "SADD k 7", "DEL k:2"),
-    "RPOPLPUSH in it": lambda place: lives.check_reads_hold(
-        place.talk(place.proxy()), "RPUSH k 7", "RPOPLPUSH k:2 k:3"
-    ),
     "a run of SREM": lambda place: lives.check_reads_hold(
         place.talk(place.proxy()), "SADD k 7", "SREM k:2 a|SREM k:2 7|SREM k:2 b|SREM k:2 c"
     ),
