@@ -354,7 +354,13 @@ MUTATIONS = [
     Mutation(
         "session/outgoing.py", "self.blocker.ahead + sum(map(len, self._parts[:place]))", "0", "a large request ahead"
     ),
-    Mutation("relay/progress.py", "sent + session.blocker.ahead", "sent", "a large request ahead"),
+    Mutation("relay/progress.py", "sent and sent + session.blocker.ahead", "sent", "a large request ahead"),
+    Mutation(
+        "relay/progress.py",
+        "self._first[1] if received == self._first[0] else",
+        "self._first[1] if True else",
+        "behind an earlier one",
+    ),
     Mutation("tls.py", "        give_back(whole)\n", "", "buffers of TLS"),
     Mutation("embedded/guard.py", "prctl(PR_SET_PDEATHSIG, signal.SIGTERM)", "pass", "guard and owner killed"),
     Mutation("embedded/guard.py", "if os.getppid() != parent:", "if False:", "a guard killed early"),
@@ -1011,7 +1017,9 @@ MUTATIONS = [
     Mutation(
         "relay/vigil.py", "progress.may_block and await self._is_blocked()", "False", "left as a transaction waits"
     ),
-    Mutation("session/outgoing.py", "Blocker(number + 1", "Blocker(number", "left after jobs"),
+    Mutation(
+        "session/outgoing.py", "Blocker(self.blocker.number + 1", "Blocker(self.blocker.number", "left after jobs"
+    ),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),
     Mutation(

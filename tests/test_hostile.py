@@ -637,25 +637,34 @@ def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
 
 
 @pytest.mark.one_kind
+@pytest.mark.parametrize("earlier", ["none", "apart", "together"])
 def test_what_is_in_front_of_a_blocking_request_does_not_delay_the_end(
-    upstream: Server, start_proxy: StartProxy
+    upstream: Server, start_proxy: StartProxy, earlier: str
 ) -> None:
-    check_ahead(upstream, start_proxy)
+    check_ahead(upstream, start_proxy, earlier)
 
 
-def check_ahead(upstream: Server, start_proxy: StartProxy) -> None:
-    """However large: a server that has come to the blocking request has read it."""
+def check_ahead(upstream: Server, start_proxy: StartProxy, earlier: str = "none") -> None:
+    """However large: a server that has come to the blocking request has read it. `earlier`: what has blocked before."""
     proxy = start_proxy(upstream)
     proxy.command("SADD", "known", "m")
     proxy.command("EXPIREMEMBER", "known", "m", 1000)
+
+    def blocked(count: int) -> bool:
+        return b"blocked_clients:%d" % count in upstream.command("INFO", "clients")
+
     with proxy.connect() as client:
         client.command("PING")
         ahead, behind = request("RPUSH", "l", b"x" * 600_000), request("SADD", "known", "x")
         behind += request("SISMEMBER", "known", "m") + request("CLIENT", "REPLY", "SKIP")
-        client.send(ahead + request("BLPOP", "queue", 0) + behind)
-        assert client.reply() == b":1\r\n"
-        until(lambda: b"blocked_clients:1" in upstream.command("INFO", "clients"))
-    until(lambda: b"blocked_clients:0" in upstream.command("INFO", "clients"), 1.2)
+        first = b"" if earlier == "none" else request("BLPOP", "nothing", "0.5")
+        if earlier == "apart":
+            client.send(first)
+            until(lambda: blocked(1))
+        client.send((first if earlier == "together" else b"") + ahead + request("BLPOP", "queue", 0) + behind)
+        assert client.replies(1 + bool(first))[-1] == b":1\r\n"
+        until(lambda: blocked(1))
+    until(lambda: blocked(0), 1.2)
     proxy.stop()
 
 

@@ -1119,6 +1119,7 @@ CHECKS |= {
     ),
     "left unread": lambda place: memory.check_unread(place.server, place.start_proxy, place.temporary()),
     "a large request ahead": lambda place: hostile.check_ahead(place.server, place.start_proxy),
+    "behind an earlier one": lambda place: hostile.check_ahead(place.server, place.start_proxy, "together"),
     "leaves behind a blocking request": lambda place: (
         hostile.test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
             place.server, place.start_proxy, Raw.close, request("EXPIREMEMBER", "known") * 400_000

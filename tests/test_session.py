@@ -172,7 +172,7 @@ class Driver:
 
 
 def test_how_much_was_sent_up_to_a_request_that_may_block_is_known() -> None:
-    """Up to the first of a piece, whether the piece is forwarded unchanged or judged one by one."""
+    """Up to the last of a piece, whether the piece is forwarded unchanged or judged one by one."""
     ahead, pop, adder = (
         encode([b"RPUSH", b"l", b"x" * 500]),
         encode([b"BLPOP", b"q", b"0"]),
@@ -181,7 +181,7 @@ def test_how_much_was_sent_up_to_a_request_that_may_block_is_known() -> None:
     for behind in (b"", adder):
         driver = Driver("k")
         driver.feed(ahead + pop + ahead + pop + behind)
-        assert driver.session.blocker.ahead == len(ahead + pop)
+        assert driver.session.blocker.ahead == len(ahead + pop + ahead + pop)
         driver.feed(pop)
         assert driver.session.blocker.ahead == len(pop)
 

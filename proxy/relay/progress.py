@@ -20,27 +20,27 @@ class Progress:
         unsigned: whether there is no sign to show that everything has been answered.
     """
 
-    __slots__ = ("_blocker", "_counts", "_passed", "_session", "_upstream", "unsigned")
+    __slots__ = ("_blocker", "_first", "_last", "_passed", "_session", "_upstream", "unsigned")
 
     def __init__(self, session: Session, upstream: UpstreamConnection) -> None:
         self._session = session
         self._upstream = upstream
-        self._blocker = session.blocker  # for which `_counts` was recorded
-        self._counts = -1, 0
+        self._blocker = session.blocker  # the last one that was recorded
+        # How many bytes had been received, and were sent, before the first request that may block since something was
+        # received, and how many were sent up to the last one; zero: not known.
+        self._first, self._last = (-1, 0), 0
         self._passed = -1  # the upstream's `passed()` when a request that may block was last sent over TLS
         self.unsigned = False
 
     def note_judged(self) -> None:
-        """Record how much was sent before a request that may block; keep the last record if nothing was answered since.
-
-        Call this between judging and sending.
-        """
+        """Record how much was sent up to a request that may block. Call this between judging and sending."""
         session, upstream = self._session, self._upstream
         if session.blocker == self._blocker:
             return
         received, sent = upstream.counts()
-        if received != self._counts[0]:
-            self._counts = received, sent and sent + session.blocker.ahead  # zero: not known
+        if received != self._first[0]:
+            self._first = received, sent
+        self._last = sent and sent + session.blocker.ahead
         self._blocker = session.blocker
         if not upstream.ends_by_halves:
             self._passed = upstream.passed()
@@ -74,8 +74,15 @@ class Progress:
         return not self._upstream.untaken
 
     def behind(self) -> int:
-        """Return how many bytes were sent since the request that may block; all bytes if there is none."""
-        return max(0, self._upstream.counts()[1] - (self._counts[1] if self._session.may_block else 0))
+        """Return how many bytes were sent since the request that may block; all bytes if there is none.
+
+        It is the first of several until something is received. That comes from a request in front of it, so that the
+        server may stand at it, or is its reply; then the last one counts.
+        """
+        received, sent = self._upstream.counts()
+        if not self._session.may_block:
+            return sent
+        return max(0, sent - (self._first[1] if received == self._first[0] else self._last))
 
     @property
     def drops(self) -> bool:

@@ -363,8 +363,8 @@ class Intake:
         if blocks and standing.replies.silence.suspected:
             return False  # each blocking request needs a sign before it
         if blocks:
-            first = next(place for place, request in enumerate(requests, 1) if request[0] not in PLAIN)
-            self._out.note_blocker(sum(map(request_size, requests[:first])))
+            last = max(place for place, request in enumerate(requests, 1) if request[0] not in PLAIN)
+            self._out.note_blocker(sum(map(request_size, requests[:last])))
         return True
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:

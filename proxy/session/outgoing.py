@@ -33,8 +33,8 @@ class Blocker(NamedTuple):
     Attributes:
         number: how many such requests the client has sent, this one included.
         sign: the number of the first sign after the request.
-        ahead: of the bytes that were last sent together with such requests, how many end with the first of these.
-        place: how many collected parts end with the first one; -1 if all have been sent.
+        ahead: of the bytes that were last sent together with such requests, how many end with the last of these.
+        place: how many collected parts end with it; -1 if all have been sent.
     """
 
     number: int
@@ -242,10 +242,8 @@ class Outgoing:
 
         `ahead`: how many bytes of the next part end with it, if it is in that part; else it is the last part.
         """
-        number, _, first, place = self.blocker
-        if place < 0:
-            first, place = ahead, len(self._parts)
-        self.blocker = Blocker(number + 1, self._standing.replies.next_number, first, place)
+        sign = self._standing.replies.next_number
+        self.blocker = Blocker(self.blocker.number + 1, sign, ahead, len(self._parts))
 
     def sign_before_last(self, *, loud: bool = False) -> None:
         """Put a sign before the next request, after which no sign is possible. For rare requests only.
