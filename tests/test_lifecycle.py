@@ -427,7 +427,7 @@ class _Client:
 
     def replies_passed(self) -> None: ...
 
-    def upstream_lost(self, refusal: Exception | None) -> None:
+    def upstream_lost(self, refusal: Exception | None, *, by_tls: bool) -> None:
         self.lost.set()
 
 

@@ -1117,6 +1117,7 @@ CHECKS |= {
             place.server, place.proxy, place.talk
         )
     ),
+    "closed TLS": lambda place: memory.check_closed_tls(place.server, place.start_proxy, place.temporary()),
     "left unread": lambda place: memory.check_unread(place.server, place.start_proxy, place.temporary()),
     "a large request ahead": lambda place: hostile.check_ahead(place.server, place.start_proxy),
     "behind an earlier one": lambda place: hostile.check_ahead(place.server, place.start_proxy, "together"),

@@ -92,8 +92,13 @@ class Downstream(Protocol):
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Attach the connected upstream side; return False if the client has gone meanwhile."""
 
-    def upstream_lost(self, refusal: Exception | None) -> None:
-        """Handle the server's close; `refusal`: why the server refused the connection, if it did."""
+    def upstream_lost(self, refusal: Exception | None, *, by_tls: bool) -> None:
+        """Handle the server's close.
+
+        Args:
+            refusal: why the server refused the connection, if it did.
+            by_tls: whether the connection used TLS.
+        """
 
 
 class Audience(Protocol):
@@ -410,7 +415,7 @@ class UpstreamConnection(Droppable):
         finally:
             self.lost = True
             self.data_received = _drop  # type: ignore[method-assign,assignment] # `_look` would be a reference cycle
-            self._client.upstream_lost(refusal)
+            self._client.upstream_lost(refusal, by_tls=not self.ends_by_halves)
 
 
 def _drop(_: bytes) -> None:
