@@ -1018,7 +1018,7 @@ MUTATIONS = [
         "relay/vigil.py", "progress.may_block and await self._is_blocked()", "False", "left as a transaction waits"
     ),
     Mutation(
-        "session/outgoing.py", "Blocker(self.blocker.number + 1", "Blocker(self.blocker.number", "left after jobs"
+        "session/outgoing.py", "Blocker(self.blocker.number + count", "Blocker(self.blocker.number", "left after jobs"
     ),
     Mutation("session/standing.py", "self.resp3 = self.resp3 and resp3", "self.resp3 = resp3", "a refused greeting"),
     Mutation("session/changes.py", "self._out.ask_first(_HELLO, standing.subscriptions.learn())", "pass", "subscriber"),

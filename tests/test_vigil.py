@@ -79,6 +79,8 @@ def test_what_stands_in_front_of_a_request_that_blocks_is_not_behind_it(sent: in
     progress = Progress(cast(Session, session), cast(UpstreamConnection, upstream))
     session.blocker = Blocker(1, 0, 100_000)
     progress.note_judged()
+    counts[0] = (7, later)
+    assert progress.behind() == behind
     counts[0] = (8, later)
     assert progress.behind() == behind
 
@@ -89,11 +91,11 @@ def test_behind_several_that_block_counts_what_was_sent_after_the_one_that_may_s
     upstream = SimpleNamespace(counts=lambda: counts[0], ends_by_halves=True)
     session = SimpleNamespace(blocker=Blocker(0, -1), may_block=True)
     progress = Progress(cast(Session, session), cast(UpstreamConnection, upstream))
-    session.blocker = Blocker(1, 0, 300)
+    session.blocker = Blocker(2, 0, 300)
     progress.note_judged()
     counts[0] = (7, 500)
     assert progress.behind() == 500
-    session.blocker = Blocker(2, 0, 90)
+    session.blocker = Blocker(3, 0, 90)
     progress.note_judged()
     counts[0] = (7, 800)
     assert progress.behind() == 800

@@ -26,8 +26,9 @@ class Progress:
         self._session = session
         self._upstream = upstream
         self._blocker = session.blocker  # the last one that was recorded
-        # How many bytes had been received, and were sent, before the first request that may block since something was
-        # received, and how many were sent up to the last one; zero: not known.
+        # How many bytes had been received, and were sent, when the first request that may block since something was
+        # received had been sent (or before it, if others were sent with it), and how many were sent up to the last one;
+        # zero: not known.
         self._first, self._last = (-1, 0), 0
         self._passed = -1  # the upstream's `passed()` when a request that may block was last sent over TLS
         self.unsigned = False
@@ -38,9 +39,10 @@ class Progress:
         if session.blocker == self._blocker:
             return
         received, sent = upstream.counts()
-        if received != self._first[0]:
-            self._first = received, sent
         self._last = sent and sent + session.blocker.ahead
+        if received != self._first[0]:
+            alone = session.blocker.number == self._blocker.number + 1
+            self._first = received, self._last if alone else sent
         self._blocker = session.blocker
         if not upstream.ends_by_halves:
             self._passed = upstream.passed()

@@ -363,8 +363,8 @@ class Intake:
         if blocks and standing.replies.silence.suspected:
             return False  # each blocking request needs a sign before it
         if blocks:
-            last = max(place for place, request in enumerate(requests, 1) if request[0] not in PLAIN)
-            self._out.note_blocker(sum(map(request_size, requests[:last])))
+            places = [place for place, request in enumerate(requests, 1) if request[0] not in PLAIN]
+            self._out.note_blocker(len(places), sum(map(request_size, requests[: places[-1]])))
         return True
 
     def _judge_batch(self, requests: list[list[bytes]], data: bytes, now: float) -> bytes:

@@ -237,13 +237,13 @@ class Outgoing:
         if standing.replies.silence.suspected and standing.next is _FREE and not self._is_pinned:
             self.append(self.expect(b"", found=self.loss.reach()))
 
-    def note_blocker(self, ahead: int = 0) -> None:
+    def note_blocker(self, count: int = 1, ahead: int = 0) -> None:
         """Note that a request is sent that may block, and so hold up later requests.
 
-        `ahead`: how many bytes of the next part end with it, if it is in that part; else it is the last part.
+        It is the last part, or else `count` of them are in the next part, of which `ahead` bytes end with the last one.
         """
         sign = self._standing.replies.next_number
-        self.blocker = Blocker(self.blocker.number + 1, sign, ahead, len(self._parts))
+        self.blocker = Blocker(self.blocker.number + count, sign, ahead, len(self._parts))
 
     def sign_before_last(self, *, loud: bool = False) -> None:
         """Put a sign before the next request, after which no sign is possible. For rare requests only.
