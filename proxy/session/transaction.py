@@ -162,7 +162,8 @@ class Transaction:
             moves = keys and command.effect is not Effect.EXPIRE
             self._keep(self.presumed.carry(keys, having) if moves else keys, self.presumed.given)
             names_database = command.effect is Effect.MOVE or len(arguments) > 4
-            if moves and not names_database and keys[0] in self._cleared:
+            has_room = self._clearings < CLEARED_AT_MOST  # else an earlier request may name a target with due members
+            if moves and not names_database and has_room and keys[0] in self._cleared:
                 self._keep(keys[1:], self._cleared)  # the target gets the source's members, of which none is due
             if not marks:
                 return
