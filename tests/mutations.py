@@ -347,6 +347,7 @@ MUTATIONS = [
         "settle = function(key, shadow, index)\n",
         "much that was left",
     ),
+    Mutation("session/transaction.py", "self._clearings < CLEARED_AT_MOST", "True", "a target without room"),
     Mutation("session/transaction.py", "self._keep(keys[1:], self._cleared)", "pass", "RENAME in it, and a read"),
     Mutation("session/together.py", " and not (form.reads and advances)", "", "a run of reads first"),
     Mutation(_LUA + "persist.lua", "math.floor(-deadline) > moment and not has", "not has", "one void that has passed"),
@@ -354,6 +355,7 @@ MUTATIONS = [
     Mutation(
         "session/outgoing.py", "self.blocker.ahead + sum(map(len, self._parts[:place]))", "0", "a large request ahead"
     ),
+    Mutation("relay/progress.py", "self._last if alone else sent", "sent", "a large one alone"),
     Mutation("relay/progress.py", "sent and sent + session.blocker.ahead", "sent", "a large request ahead"),
     Mutation(
         "relay/progress.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -71,7 +72,7 @@ from tests.histories import SHORT_LIFETIMES_MS, Plan
 from tests.mutations import MUTATIONS, Mutation, broken_copy
 from tests.patience import impatience
 from tests.raw import Raw, request
-from tests.servers import KIND, KINDS, Proxy, Server, until
+from tests.servers import KIND, KINDS, ROOT, Proxy, Server, until
 from tests.test_cluster import now_ms
 
 NEWEST: Final = "valkey-9.1"
@@ -121,6 +122,18 @@ def _decisions(place: Place) -> None:
         decisions.test_one_that_knows_of_a_later_failover_is_followed()
         decisions.test_a_majority_that_goes_on_naming_another_counts_against_the_highest_epoch()
         decisions.test_what_was_said_before_the_proxy_stood_still_does_not_count_as_going_on()
+
+
+def _of_session(module: str, call: str) -> Callable[[Place], None]:
+    """A check without a server: a test's own, of the copy in a process of its own."""
+
+    def check(place: Place) -> None:
+        env = {**os.environ, "PYTHONPATH": f"{place.folder}:{ROOT}"}
+        command = [sys.executable, "-c", f"from tests import {module}; {module}.{call}"]
+        done = subprocess.run(command, cwd=place.folder, env=env, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    return check
 
 
 def _in_order(place: Place) -> None:
@@ -673,6 +686,11 @@ CHECKS: dict[str, Callable[[Place], None]] = {
     ),
     "SMOVE of what was left": lambda place: lives.check_left_over(
         place.talk(place.server), place.script("move_member", cleared=True)
+    ),
+    "a target without room": _of_session("test_session", "check_target(99, looked_at=True)"),
+    "a large one alone": _of_session(
+        "test_vigil",
+        "test_what_stands_in_front_of_a_request_that_blocks_is_not_behind_it(500, 100_700, 200)",
     ),
     "RENAME in it, and a read": lambda place: lives.check_reads_hold(
         place.talk(place.proxy()), "SADD k 7", "RENAME k:2 new:3|SCARD new:3"

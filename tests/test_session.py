@@ -336,6 +336,21 @@ def test_what_is_due_soon_is_cleared_in_front_of_a_transactions_requests(said: s
     assert len(re.findall(rb"\nlocal \w+=50\n", driver.sent)) == 3 * clears  # `grace`
 
 
+@pytest.mark.parametrize(("before", "looked_at"), [(98, False), (99, True)])
+def test_a_target_that_had_no_room_to_be_cleared_is_looked_at_before_exec(before: int, looked_at: bool) -> None:
+    """A transaction removes due members in front of the requests on a hundred keys; the source is one of them."""
+    check_target(before, looked_at=looked_at)
+
+
+def check_target(before: int, *, looked_at: bool) -> None:
+    driver = Driver("soon:1")
+    names = ["soon:source", *(f"soon:{number}" for number in range(before)), "soon:target"]
+    for line in ("MULTI", *(f"SMEMBERS {name}" for name in names), "RENAME soon:source soon:target", "EXEC"):
+        driver.feed(encode(line.encode().split()))
+    due = {key for question in driver.questions for key in question.due}
+    assert (b"soon:target" in due) == looked_at
+
+
 def test_a_request_that_arrives_in_parts_is_not_judged_by_a_deadline_to_come() -> None:
     driver = Driver()
     add = encode([b"ZADD", b"k", b"1" * 40_000, b"m"])
