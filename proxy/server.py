@@ -48,8 +48,9 @@ from proxy.expiry.users import UserWatch
 from proxy.listen.binding import Listener, as_given, bind_all
 from proxy.listen.files import enough_files
 from proxy.listen.given import Given
-from proxy.listen.listener import MORE_FILES, Listeners, client_limit
+from proxy.listen.listener import Listeners, client_limit
 from proxy.listen.others import Others
+from proxy.listen.sockets import MORE_FILES
 from proxy.listen.succession import Succession
 from proxy.logs import Seldom
 from proxy.loop import Loop

@@ -1107,6 +1107,12 @@ MUTATIONS = [
         "listen/succession.py", "        self._part(visitor)\n\n    def _part", "\n    def _part", "a silent visitor"
     ),
     Mutation("listen/succession.py", "visitor.send(GIVES_UP)", "pass", "a silent visitor"),
+    Mutation(
+        "listen/succession.py", "loop.remove_reader(self._listener)\n            loop", "loop", "taken without files"
+    ),
+    Mutation(
+        "listen/succession.py", "loop.call_later(_PAUSE_SECONDS, self._await_visitor)", "pass", "taken without files"
+    ),
     Mutation("relay/budget.py", "self._budget.on_freed(KEPT_BY_TLS)", "pass", "closed TLS"),
     Mutation("relay/budget.py", "self._budget.on_freed(self._unread - size)", "pass", "left unread"),
     Mutation("listen/predecessor.py", "self._early or self._way.recv(1)", "self._way.recv(1)", "left at once"),

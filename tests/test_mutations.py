@@ -1307,6 +1307,7 @@ CHECKS |= {
     "one that ends": lambda place: takeover.check_meeting_one_that_ends(_again(place), place.folder),
     "a slow start": lambda place: takeover.test_a_slow_start_is_waited_for(_again(place), place.folder),
     "a silent visitor": lambda place: takeover.check_silent(_again(place), place.folder, "visitor"),
+    "taken without files": lambda place: takeover.check_without_files(_again(place), place.folder),
     "taken by nobody": lambda place: takeover.test_who_cannot_serve_takes_nothing_over(_again(place), place.folder),
     "balance of workers": lambda place: workers.check_balance(place.proxy("--workers", "3")),
     "metrics of workers": lambda place: workers.test_the_admin_port_tells_of_all_workers(

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -775,6 +776,39 @@ def check_silent(again: Again, folder: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["stranger", "visitor"])
 def test_a_silent_visitor_holds_up_nobody(again: Again, tmp_path: Path, how: str) -> None:
     check_silent(again, tmp_path, how)
+
+
+def check_without_files(again: Again, folder: Path) -> None:
+    """Who comes while the running proxy may open no file waits, costs it nothing, and takes over afterwards."""
+    old = again()
+    process = psutil.Process(old.pid)
+    with old.connect() as client, socket.socket(socket.AF_UNIX) as visitor:
+        assert client.command("PING") == b"+PONG\r\n"
+        limits = process.rlimit(resource.RLIMIT_NOFILE)
+        used = max(int(file.name) for file in Path(f"/proc/{old.pid}/fd").iterdir()) + 1
+        process.rlimit(resource.RLIMIT_NOFILE, (used, limits[1]))
+        # What is free below the limit is used up by clients, who wait in the queue beyond.
+        others = [old.connect() for _ in range(used)]
+        try:
+            old.process.line(lambda line: "cannot accept clients" in line)
+            visitor.connect(str(folder / "takeover"))
+            old.process.line(lambda line: "cannot accept the next process" in line)
+            before = sum(process.cpu_times()[:2])
+            time.sleep(1)  # what is measured is how much it does when there is nothing that it can do
+            assert sum(process.cpu_times()[:2]) - before < 0.3
+            assert client.command("PING") == b"+PONG\r\n"
+        finally:
+            process.rlimit(resource.RLIMIT_NOFILE, limits)
+            for other in others:
+                other.close()
+    assert sum(line["event"].startswith("cannot accept the next process") for line in old.log()) == 1
+    new = again()
+    until(lambda: ended_well(old))
+    assert new.command("PING") == b"+PONG\r\n"
+
+
+def test_who_comes_while_there_is_no_file_left_waits(again: Again, tmp_path: Path) -> None:
+    check_without_files(again, tmp_path)
 
 
 def test_a_slow_start_is_waited_for(again: Again, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from proxy.addresses import UNLISTED
 from proxy.listen.binding import FileAt, Listener, bind_all, close_all, shown
 from proxy.listen.header import OnlyLookedError, is_among, networks, take_header
 from proxy.listen.others import Others
-from proxy.listen.sockets import is_loopback
+from proxy.listen.sockets import MORE_FILES, is_loopback
 from proxy.logs import Seldom
 from proxy.metrics.table import Metrics
 from proxy.relay.client import ClientConnection
@@ -43,9 +43,6 @@ REFUSED_AT_ONCE: Final = 32
 
 FAREWELL_SECONDS: Final = 1.0
 """How long a refused client is kept open."""
-
-MORE_FILES: Final = "raise the limit on open files (ulimit -n), or lower max_clients"
-"""Advice to the operator when files run out."""
 
 RESERVED_FILES: Final = 64 + REFUSED_AT_ONCE
 """Open files reserved for everything but clients: listening sockets, the proxy's own connections, the log, refused

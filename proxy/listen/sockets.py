@@ -11,8 +11,12 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from proxy.names import Found
+
+MORE_FILES: Final = "raise the limit on open files (ulimit -n), or lower max_clients"
+"""Advice to the operator when files run out."""
 
 
 def why_not(error: OSError) -> str:

@@ -34,7 +34,8 @@ import structlog
 
 from proxy.listen.given import Given
 from proxy.listen.predecessor import ENDS, GIVES_UP, NEXT, SERVES, STARTS, VERSION, Predecessor
-from proxy.listen.sockets import Marks, SocketFile, bind_path, clear_socket, why_not
+from proxy.listen.sockets import MORE_FILES, Marks, SocketFile, bind_path, clear_socket, why_not
+from proxy.logs import Seldom
 from proxy.settings import Settings, SettingsError
 from proxy.signals import Signals
 
@@ -47,6 +48,7 @@ SILENT_SECONDS: Final = 10.0
 """How long a new process may give no sign of life while it starts: many times SIGN_SECONDS."""
 
 _BACKLOG: Final = 8
+_PAUSE_SECONDS: Final = 0.2
 
 
 class Succession:
@@ -78,6 +80,7 @@ class Succession:
         self._has_all = False  # whether the visitor has received all sockets
         self._patience: asyncio.TimerHandle | None = None
         self._is_ending = self._has_left = False
+        self._say_failed = Seldom(log.error, "cannot accept the next process")
         self._signals: Signals | None = None
 
     @classmethod
@@ -158,18 +161,25 @@ class Succession:
 
     def _accept(self) -> None:
         assert self._listener is not None
+        loop = asyncio.get_running_loop()
         try:
             visitor, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Files or memory have run out. The socket stays readable: without a pause the loop would spin.
+            loop.remove_reader(self._listener)
+            loop.call_later(_PAUSE_SECONDS, self._await_visitor)
+            self._say_failed(error=error.strerror, takeover=str(self._path), advice=MORE_FILES)
             return
         # One visitor at a time. The next one waits in the socket's queue for whichever proxy listens then.
-        asyncio.get_running_loop().remove_reader(self._listener)
+        loop.remove_reader(self._listener)
         visitor.setblocking(False)
         self._visitor = visitor
         self._rest = self._all(self._listener)
         self._has_all = False
         self._be_patient(visitor)
-        asyncio.get_running_loop().add_reader(visitor, self._hear, visitor)
+        loop.add_reader(visitor, self._hear, visitor)
 
     def _all(self, listener: socket.socket) -> Iterator[tuple[dict[str, Any], list[socket.socket]]]:
         keeps_files = True
