@@ -172,7 +172,8 @@ class _Fleet:
         last = self._percents(self._options.idle_seconds)
         for _ in range(_MOST_WINDOWS):
             before, last = last, self._percents(self._options.idle_seconds)
-            if sum(last) >= sum(before) * _STEADY:
+            # One proxy looks through all deadlines after a change: that is not idle, and tells little in the sum.
+            if sum(last) >= sum(before) * _STEADY and max(last[1:]) >= max(before[1:]) * _STEADY:
                 break
         server, *proxies = map(statistics.mean, zip(before, last, strict=True))
         resident = statistics.median(proxy.resident_bytes() for proxy in self._proxies)
