@@ -356,7 +356,16 @@ MUTATIONS = [
         "session/outgoing.py", "self.blocker.ahead + sum(map(len, self._parts[:place]))", "0", "a large request ahead"
     ),
     Mutation("relay/progress.py", "self._last if alone else sent", "sent", "a large one alone"),
-    Mutation("relay/progress.py", "sent and sent + session.blocker.ahead", "sent", "a large request ahead"),
+    Mutation("relay/progress.py", "sent + session.blocker.ahead", "sent", "a large request ahead"),
+    Mutation(
+        "relay/progress.py", "sent + session.blocker.ahead", "sent and sent + session.blocker.ahead", "the first bytes"
+    ),
+    Mutation(
+        "relay/conversation.py",
+        "            finally:\n                self._progress",
+        "            except KeyError:\n                self._progress",
+        "before a wrong one",
+    ),
     Mutation(
         "relay/progress.py",
         "self._first[1] if received == self._first[0] else",

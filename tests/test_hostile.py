@@ -637,7 +637,7 @@ def test_a_client_that_leaves_behind_a_blocking_request_takes_no_job(
 
 
 @pytest.mark.one_kind
-@pytest.mark.parametrize("earlier", ["none", "apart", "together"])
+@pytest.mark.parametrize("earlier", ["none", "apart", "together", "nothing at all"])
 def test_what_is_in_front_of_a_blocking_request_does_not_delay_the_end(
     upstream: Server, start_proxy: StartProxy, earlier: str
 ) -> None:
@@ -654,6 +654,13 @@ def check_ahead(upstream: Server, start_proxy: StartProxy, earlier: str = "none"
         return b"blocked_clients:%d" % count in upstream.command("INFO", "clients")
 
     with proxy.connect() as client:
+        if earlier == "nothing at all":
+            large = request("BLPOP", *(b"queue:%05d" % number for number in range(40_000)), 0)
+            client.send(large + request("EVAL", "return 1", 1, "known"))
+            until(lambda: blocked(1))
+            client.close()
+            until(lambda: blocked(0), 0.4)
+            return
         client.command("PING")
         ahead, behind = request("RPUSH", "l", b"x" * 600_000), request("SADD", "known", "x")
         behind += request("SISMEMBER", "known", "m") + request("CLIENT", "REPLY", "SKIP")

@@ -684,7 +684,9 @@ def check_a_slow_way(start_proxy: StartProxy, scheme: str, port: int, *options: 
 
 
 @pytest.mark.one_kind
-@pytest.mark.parametrize("sent", ["fresh", "split", "behind others", "behind jobs", "behind a reply", "behind a front"])
+@pytest.mark.parametrize(
+    "sent", ["fresh", "split", "behind others", "behind jobs", "behind a reply", "behind a front", "before a wrong one"]
+)
 def test_who_has_left_gets_no_job_of_a_server_by_tls(
     start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, sent: str
 ) -> None:
@@ -701,6 +703,14 @@ def check_who_has_left_a_server_by_tls(server: Server, port: int, start_proxy: S
         check_no_job_is_lost(
             proxy.connect, proxy.connect, server.connect, 30, front=ended, apart=True, later=0.01, at_most=5
         )
+    elif sent == "before a wrong one":  # which is refused at its head
+        wrong = b"*1\r\n$99999999999\r\n"
+        with proxy.connect() as client, server.connect() as admin:
+            client.send(request("SET", "value", "x" * 300_000) + request("BRPOP", "jobs", 0) + wrong)
+            assert client.reply() == b"+OK\r\n"
+            until(lambda: b"blocked_clients:1\r" in admin.command("INFO", "clients"))
+            client.close()
+            until(lambda: b"blocked_clients:0\r" in admin.command("INFO", "clients"), 0.5)
     elif sent == "behind a front":
         assert proxy.command("SADD", "jobs", "m") == b":1\r\n"
         assert proxy.command("EXPIREMEMBER", "jobs", "m", 1000) == b":1\r\n"

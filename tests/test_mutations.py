@@ -281,10 +281,13 @@ def _ends_without_echo(place: Place) -> None:
         ends.check_ends_without_echo(server, port, place.start_proxy)
 
 
-def _left_after_jobs(place: Place) -> None:
-    server, port = ends.server_by_tls(Server, ends.certificate(place.folder))
-    with closing(server):
-        leaving.check_who_has_left_a_server_by_tls(server, port, place.start_proxy, "behind jobs")
+def _left_a_server_by_tls(sent: str) -> Callable[[Place], None]:
+    def check(place: Place) -> None:
+        server, port = ends.server_by_tls(Server, ends.certificate(place.folder))
+        with closing(server):
+            leaving.check_who_has_left_a_server_by_tls(server, port, place.start_proxy, sent)
+
+    return check
 
 
 def _upgrade(place: Place) -> None:
@@ -1181,7 +1184,9 @@ CHECKS |= {
     "left as a transaction waits": lambda place: leaving.check_who_has_left_with_a_transaction(
         place.server, place.start_proxy
     ),
-    "left after jobs": _left_after_jobs,
+    "left after jobs": _left_a_server_by_tls("behind jobs"),
+    "before a wrong one": _left_a_server_by_tls("before a wrong one"),
+    "the first bytes": lambda place: hostile.check_ahead(place.server, place.start_proxy, "nothing at all"),
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),
     "a refused MULTI in silence": lambda place: silence.check_refused_multi(place.server, place.proxy()),
     "many channels": lambda place: silence.check_many_channels(place.server, place.proxy()),

@@ -70,7 +70,11 @@ class Host:
         self.given_up, self.awaits = True, False
 
 
-@pytest.mark.parametrize(("sent", "later", "behind"), [(500, 100_700, 200), (0, 0, 0)], ids=["TCP", "unknown"])
+@pytest.mark.parametrize(
+    ("sent", "later", "behind"),
+    [(500, 100_700, 200), (0, 100_200, 200), (0, 0, 0)],
+    ids=["TCP", "the first bytes", "unknown"],
+)
 def test_what_stands_in_front_of_a_request_that_blocks_is_not_behind_it(sent: int, later: int, behind: int) -> None:
     """Where the system does not count, as for a Unix socket, nothing is known of either."""
     counts = [(7, sent)]

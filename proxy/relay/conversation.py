@@ -207,7 +207,10 @@ class Conversation:
             surroundings.lanes.flush()  # send shared requests first: `judge` may set a key's first deadline
         asked = session.question
         try:
-            out = judge()
+            try:
+                out = judge()
+            finally:
+                self._progress.note_judged()
         except RequestTooLargeError:
             who = self._client.who
             self._ending.turn_away(reasons.too_large(surroundings.metrics, surroundings.held, session.held, who))
@@ -220,7 +223,6 @@ class Conversation:
             return
         if not session.is_proved:
             self._upstream.watch_for_login(session.replies, session.logged_out)
-        self._progress.note_judged()
         if out:
             self._outbound.send(out)
         if not self._flow.account():

@@ -27,8 +27,7 @@ class Progress:
         self._upstream = upstream
         self._blocker = session.blocker  # the last one that was recorded
         # How many bytes had been received, and were sent, when the first request that may block since something was
-        # received had been sent (or before it, if others were sent with it), and how many were sent up to the last one;
-        # zero: not known.
+        # received had been sent (or before it, if others were sent with it), and how many were sent up to the last one.
         self._first, self._last = (-1, 0), 0
         self._passed = -1  # the upstream's `passed()` when a request that may block was last sent over TLS
         self.unsigned = False
@@ -39,7 +38,7 @@ class Progress:
         if session.blocker == self._blocker:
             return
         received, sent = upstream.counts()
-        self._last = sent and sent + session.blocker.ahead
+        self._last = sent + session.blocker.ahead
         if received != self._first[0]:
             alone = session.blocker.number == self._blocker.number + 1
             self._first = received, self._last if alone else sent
