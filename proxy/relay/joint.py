@@ -9,7 +9,6 @@ script, or the proxy's user may not run scripts by digest, nothing has run, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
@@ -110,8 +109,10 @@ def _take(asked: Operation | Few | None, port: Port, parts: list[Part], refused:
         parts.append(Part(asked, [port], forms))
 
 
-def in_calls(parts: Iterable[Part]) -> list[list[Part]]:
+def in_calls(parts: list[Part]) -> list[list[Part]]:
     """Group parts into calls."""
+    if len(parts) == 1:
+        return [parts]
     calls: list[list[Part]] = []
     open_calls: dict[tuple[str, Terms], tuple[list[Part], int]] = {}  # script → the last call of it, and its size
     for part in parts:
@@ -157,11 +158,11 @@ class Joint:
         self._pieces: list[bytes] = []
         self._keys: list[bytes] = []
         calls, first = ground.rewriter.calls, parts[0].asked
-        forms = [form for part in parts for form in part.forms]
+        forms = parts[0].forms if len(parts) == 1 else [form for part in parts for form in part.forms]
         if counts:
             calls.count_all(forms)
         self._count = len(forms)
-        self._counts = any(form.counts for form in forms)
+        self._counts = any(form.counts for form in set(forms))
         self._several = {
             part.ports[0]: (len(part.forms), part.asked.is_transaction, part.asked.free)
             for part in parts

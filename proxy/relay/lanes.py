@@ -189,7 +189,7 @@ class Lanes:
         A shared write could overtake it: the server reads connections in the order in which their first unread bytes
         came, and a lane's may have come before the half close. So writes then go over the clients' own connections.
         """
-        return any(upstream.may_take for upstream in self._leavers)
+        return len(self._leavers) > 0 and any(upstream.may_take for upstream in self._leavers)
 
     def refuse(self, identity: Identity) -> None:
         """Note that the server refused lanes of an identity."""

@@ -322,11 +322,11 @@ class Sharing:
     def _joint_taker(self, group: Group, *, transactions: bool = False) -> Callable[[Port, bytes], bool]:
         """Return a function that takes this client's requests (or transactions) for joint calls while the session's
         state permits it."""
-        now, take_joint = self._ground.now, group.take_joint
+        take_joint = group.take_joint
         may_go = self._session.joint_check(transactions=transactions)
 
         def take(port: Port, data: bytes) -> bool:
-            return may_go(now()) and take_joint(port, data)
+            return may_go() and take_joint(port, data)
 
         return take
 

@@ -90,12 +90,16 @@ class Names:
             return self._tagged + key
         return b"%b%b}%b" % (self._slot, _tags()[slot(key)], key)
 
-    def with_shadows(self, keys: Iterable[bytes]) -> list[bytes]:
+    def with_shadows(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return keys, each followed by its shadow."""
-        beginning, shadow = self._key, self.shadow
-        return [
-            name for key in keys for name in (key, beginning + key + b"}" if key and b"}" not in key else shadow(key))
-        ]
+        names = [b""] * (2 * len(keys))
+        names[::2] = keys
+        if b"}" in b"".join(keys) or b"" in keys:
+            names[1::2] = map(self.shadow, keys)
+        else:
+            beginning = self._key
+            names[1::2] = [beginning + key + b"}" for key in keys]
+        return names
 
     def key(self, shadow: bytes) -> bytes | None:
         """Return the key to which the name of a shadow belongs; None if the name is not a shadow's."""

@@ -10,7 +10,7 @@ requests are forwarded unchanged, and the engine does the rest.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -171,9 +171,15 @@ class Rights:
             return False
         return not self._is_barred and not 0 <= now - self._asked <= TRUST_MS
 
-    def is_sure_of_all(self, now: float) -> bool:
-        """Return whether the user certainly may run every script on this connection; `now` in Unix ms."""
-        return not (self.unsure(now) or self.by_state or self.limited or self.confinement)
+    def is_sure_of_all(self, now: Callable[[], float]) -> bool:
+        """Return whether the user certainly may run every script on this connection.
+
+        `now` returns the clock, in Unix ms. It is not asked while every user may run everything.
+        """
+        if self.all_may:
+            self._limited, self.confinement = False, b""
+            return not self.by_state
+        return not (self.unsure(now()) or self.by_state or self.limited or self.confinement)
 
     def ask(self, replies: ReplySubstitution, now: float, terms: Terms) -> bytes:
         """Return the requests that query the permissions; the result is known once `replies` has nothing outstanding.

@@ -5,7 +5,6 @@ Its tests: tests/test_refusals.py.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -288,5 +287,5 @@ class ScriptCalls:
 
     def count_all(self, forms: Sequence[Form]) -> None:
         """Count requests that a call replaces, by the form of each."""
-        for form, requests in Counter(forms).items():
-            self.count(form.script, requests)
+        for form in set(forms):
+            self.count(form.script, forms.count(form))

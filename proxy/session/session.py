@@ -349,18 +349,18 @@ class Session:
         """The user that the client last tried to log in as."""
         return self._standing.user
 
-    def joint_check(self, *, transactions: bool = False) -> Callable[[float], bool]:
+    def joint_check(self, *, transactions: bool = False) -> Callable[[], bool]:
         """Return a function that returns whether the client's requests may go in script calls for several clients.
 
-        The function takes the server's clock, in Unix ms. Use the function only while nothing goes over the client's
-        own connection. `transactions`: whether the requests are transactions.
+        Use the function only while nothing goes over the client's own connection. `transactions`: whether the requests
+        are transactions.
         """
-        together, rights = self._together, self._standing.rights
+        together, rights, now = self._together, self._standing.rights, self._ground.now
         if not together.is_between or self.replies.silence.suspected:
-            return lambda _: False
+            return lambda: False
         if transactions:
-            return lambda now: rights.is_sure_of_all(now) and together.may_replace_transactions
-        return rights.is_sure_of_all
+            return lambda: rights.is_sure_of_all(now) and together.may_replace_transactions
+        return lambda: rights.is_sure_of_all(now)
 
     def share(self) -> None:
         """Note that the client's requests go over shared connections."""

@@ -379,7 +379,7 @@ class Together:
 
     def is_ordinary(self, now: float) -> bool:
         """Return whether the connection is in its ordinary state, in which requests may go together."""
-        return self.is_between and self._standing.rights.is_sure_of_all(now)
+        return self.is_between and self._standing.rights.is_sure_of_all(lambda: now)
 
     @property
     def is_between(self) -> bool:
@@ -390,7 +390,7 @@ class Together:
         """Return whether a transaction is open in which several requests may go as one."""
         is_open = self._standing.transaction is not None and self._out.can_put_aside
         may_go = is_open and not self._coverage.blind and self._is_at_ease
-        return may_go and self._standing.rights.is_sure_of_all(now)
+        return may_go and self._standing.rights.is_sure_of_all(lambda: now)
 
     @property
     def _is_at_ease(self) -> bool:

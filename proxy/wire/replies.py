@@ -52,8 +52,11 @@ def short_arrays() -> Callable[[bytes], list[bytes]]:
     These may be nested. For any other chunk the function returns an empty list.
     """
     find = re.compile(rf"({_SHORT}|{_HEAD})|.+".encode(), re.DOTALL).findall
+    of_integers = re.compile(rf"{header_pattern('[*]', MOST_PARTS)}(?::-?\d+\r\n)+".encode()).fullmatch
 
     def replies(data: bytes) -> list[bytes]:
+        if of_integers(data) and int(data[1 : data.index(b"\r")]) == data.count(b":"):
+            return [data]  # the usual reply to a joint call
         parts = find(data)
         if not parts[-1]:
             return []
