@@ -76,6 +76,7 @@ from proxy.session.rights import Rights, Users
 from proxy.session.session import Session
 from proxy.settings import Settings, SettingsError, misspelt
 from proxy.signals import Signals
+from proxy.tls import Beneath
 from proxy.upstream.certificates import listening_certificate_date
 from proxy.upstream.endpoint import Upstream
 from proxy.upstream.follower import Follower
@@ -166,7 +167,7 @@ class Server:
         self._users = Users()
         self._all_asked = [self._logins.asked]  # each is set when a fact that is needed to serve clients is known
         self.held = place.held or HeldBudget(settings.held_limit, settings.request_limit)
-        self.held.on_freed = Heap().note_freeing
+        self.held.on_freed = Beneath.on_freed = Heap().note_freeing
         self.ground = Ground(
             Rewriter(self._names, self._coverage, self._commands, metrics),
             self._coverage,

@@ -15,7 +15,7 @@ import mmap
 import ssl
 import sys
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 LINGER_SECONDS: Final = 30.0
 """How long a connection may still take to deliver earlier writes after its peer has ended its side."""
@@ -29,6 +29,10 @@ PIECE: Final = 64 * 1024
 _ALERT: Final = 128
 """How many of the last bytes of a read to decrypt one by one: enough for a record with an alert and one more record."""
 
+
+_KEPT: Final = 288 * 1024
+"""How many bytes a connection may free when it ends, also during its handshake: the loop's buffer of 256 KB, which may
+have been in use before, and those of OpenSSL."""
 
 _MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None)
 
@@ -56,7 +60,12 @@ class Beneath(asyncio.BufferedProtocol):
 
     Args:
         join: runs a function in its turn; if missing, functions run at once.
+
+    Attributes:
+        on_freed: called with the number of bytes that a connection has freed at its end; the same for all connections.
     """
+
+    on_freed: ClassVar[Callable[[int], None]] = staticmethod(lambda _: None)
 
     def __init__(self, join: Callable[[Callable[[], None]], None] | None = None) -> None:
         self._join = join
@@ -169,6 +178,8 @@ class Beneath(asyncio.BufferedProtocol):
                 # `_take_apart` would be a reference cycle: it would hold 300 KB until the next garbage collection.
                 self.buffer_updated = self._tls.buffer_updated  # type: ignore[method-assign]
                 self._tls.connection_lost(exc)
+            # TLS lets go of its buffers one iteration of the loop later.
+            asyncio.get_running_loop().call_soon(Beneath.on_freed, _KEPT)
 
     def expect_alert(self) -> None:
         """From now on deliver each record before OpenSSL sees the next: one may be an alert.

@@ -1129,7 +1129,13 @@ MUTATIONS = [
     Mutation(
         "listen/succession.py", "loop.call_later(_PAUSE_SECONDS, self._await_visitor)", "pass", "taken without files"
     ),
-    Mutation("relay/budget.py", "self._budget.on_freed(KEPT_BY_TLS)", "pass", "closed TLS"),
+    Mutation("tls.py", "call_soon(Beneath.on_freed, _KEPT)", "time()", "closed TLS"),
+    Mutation(
+        "tls.py",
+        "call_soon(Beneath.on_freed, _KEPT)",
+        "call_soon(Beneath.on_freed, 0 if self._above is None else _KEPT)",
+        "begun TLS",
+    ),
     Mutation("relay/budget.py", "self._budget.on_freed(self._unread - size)", "pass", "left unread"),
     Mutation("listen/predecessor.py", "self._early or self._way.recv(1)", "self._way.recv(1)", "left at once"),
     Mutation("listen/predecessor.py", "self._way.send(STARTS)", "pass", "a slow start"),

@@ -427,7 +427,7 @@ class _Client:
 
     def replies_passed(self) -> None: ...
 
-    def upstream_lost(self, refusal: Exception | None, *, by_tls: bool) -> None:
+    def upstream_lost(self, refusal: Exception | None) -> None:
         self.lost.set()
 
 

@@ -23,7 +23,7 @@ from tests.certificates import Authority
 from tests.conftest import StartProxy
 from tests.raw import Raw, request
 from tests.servers import Proxy, Server, halt, until
-from tests.test_ends import certificate, listening_by_tls
+from tests.test_ends import Handshake, certificate, listening_by_tls
 from tests.test_tls import flags, tls_server
 
 MEGABYTE: Final = 1 << 20
@@ -254,6 +254,25 @@ def check_closed_tls(server: Server, start_proxy: StartProxy, folder: Path) -> N
         until(lambda: process.memory_info().rss - before > 10 * MEGABYTE)
         for client in clients:
             client.reset()
+    until(lambda: process.memory_info().rss - before < 5 * MEGABYTE)
+
+
+@pytest.mark.one_kind
+def test_handshakes_that_come_to_nothing_keep_nothing(server: Server, start_proxy: StartProxy, tmp_path: Path) -> None:
+    check_handshakes(server, start_proxy, tmp_path)
+
+
+def check_handshakes(server: Server, start_proxy: StartProxy, folder: Path) -> None:
+    """Clients that end within their first message."""
+    options, port = listening_by_tls(certificate(folder))
+    process = psutil.Process(start_proxy(server, *options, env=GIVES_NOTHING_BACK).pid)
+    before = process.memory_info().rss
+    with ExitStack() as stack:
+        for _ in range(300):
+            client = Handshake(port)
+            stack.callback(client.socket.close)
+            client.socket.sendall(client.hello()[:100])
+        until(lambda: process.memory_info().rss - before > 10 * MEGABYTE)
     until(lambda: process.memory_info().rss - before < 5 * MEGABYTE)
 
 

@@ -1138,6 +1138,7 @@ CHECKS |= {
             place.server, place.proxy, place.talk
         )
     ),
+    "begun TLS": lambda place: memory.check_handshakes(place.server, place.start_proxy, place.temporary()),
     "closed TLS": lambda place: memory.check_closed_tls(place.server, place.start_proxy, place.temporary()),
     "left unread": lambda place: memory.check_unread(place.server, place.start_proxy, place.temporary()),
     "a large request ahead": lambda place: hostile.check_ahead(place.server, place.start_proxy),

@@ -41,7 +41,7 @@ class Client:
     def replies_passed(self) -> None:
         """Go on."""
 
-    def upstream_lost(self, refusal: Exception | None, *, by_tls: bool) -> None:
+    def upstream_lost(self, refusal: Exception | None) -> None:
         self.lost += 1
 
 

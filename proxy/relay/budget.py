@@ -12,9 +12,6 @@ from typing import Final
 ALWAYS_ALLOWED: Final = 64 * 1024
 """The proxy buffers this many bytes for a client even above the limit, so that ordinary requests always get through."""
 
-KEPT_BY_TLS: Final = 128 * 1024
-"""About how many bytes a TLS connection frees when it ends: buffers of the loop and of OpenSSL."""
-
 RECOUNT_SECONDS: Final = 0.1
 """How often to count again while the server, or the client, has many bytes still to take."""
 
@@ -109,11 +106,6 @@ class Holding:
         if size < self._unread:
             self._budget.on_freed(self._unread - size)
         self._unread = size
-
-    def note_lost(self, *, by_tls: bool) -> None:
-        """Report what the client's connection, or its connection to the server, has freed at its end."""
-        if by_tls:
-            self._budget.on_freed(KEPT_BY_TLS)
 
     def end(self) -> None:
         """Release all bytes."""

@@ -210,9 +210,8 @@ class ClientConnection(asyncio.Protocol):
         if self._finishes_after_first:
             self.finish_after_first_request()
 
-    def upstream_lost(self, refusal: Exception | None, *, by_tls: bool) -> None:
+    def upstream_lost(self, refusal: Exception | None) -> None:
         """Handle the server's close: pass on what is left, then close the client's connection."""
-        self._holding.note_lost(by_tls=by_tls)
         pipeline, self._pipeline = self._pipeline, None  # breaks a reference cycle with both sides
         if pipeline is not None:
             self._surroundings.orphan(pipeline)
@@ -288,7 +287,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the client's disconnection: its earlier requests still reach the server, as without a proxy."""
         self._surroundings.traffic.closed(self._transport)
-        self._holding.note_lost(by_tls=not self._transport.can_write_eof())
         if isinstance(exc, OSError):
             self._salvage()
         if self._course.state in (State.ORPHANED, State.CLOSED):

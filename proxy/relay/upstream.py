@@ -92,12 +92,11 @@ class Downstream(Protocol):
     def attach(self, upstream: UpstreamConnection) -> bool:
         """Attach the connected upstream side; return False if the client has gone meanwhile."""
 
-    def upstream_lost(self, refusal: Exception | None, *, by_tls: bool) -> None:
+    def upstream_lost(self, refusal: Exception | None) -> None:
         """Handle the server's close.
 
         Args:
             refusal: why the server refused the connection, if it did.
-            by_tls: whether the connection used TLS.
         """
 
 
@@ -415,7 +414,7 @@ class UpstreamConnection(Droppable):
         finally:
             self.lost = True
             self.data_received = _drop  # type: ignore[method-assign,assignment] # `_look` would be a reference cycle
-            self._client.upstream_lost(refusal, by_tls=not self.ends_by_halves)
+            self._client.upstream_lost(refusal)
 
 
 def _drop(_: bytes) -> None:
