@@ -363,6 +363,12 @@ MUTATIONS = [
     Mutation("session/dispatch.py", "self._standing.end is End.LEFT and", "False and", "gone while held"),
     Mutation(
         "relay/conversation.py",
+        'except BlocksForNobodyError:\n            self._ending.turn_away(b"")',
+        "except BlocksForNobodyError:\n            session.discard()",
+        "left while held",
+    ),
+    Mutation(
+        "relay/conversation.py",
         "self._course.is_as_good_as_gone and self._waiting.has_gone()",
         "False",
         "left while held",

@@ -738,7 +738,8 @@ def check_who_has_left_while_held(server: Server, start_proxy: StartProxy, leave
         own = b"id=%d " % int(client.command("CLIENT", "ID")[1:])
         assert admin.command("CLIENT", "PAUSE", 1000, "WRITE") == b"+OK\r\n"
         time.sleep(0.25)  # the member falls due in the pause
-        client.send(request("SMEMBERS", "known") + request("BRPOP", "jobs", 0) + request("SET", "later", 1))
+        value = b"\r\nSET inside 1\r\n" * 20_000  # part of which is read when the client has left
+        client.send(request("SMEMBERS", "known") + request("BRPOP", "jobs", 0) + request("SET", "later", value))
         until(lambda: b"blocked_clients:0" not in admin.command("INFO", "clients"), what="the read to be held")
         leave(client)
         push.send(request("RPUSH", "jobs", "job"))
@@ -747,7 +748,7 @@ def check_who_has_left_while_held(server: Server, start_proxy: StartProxy, leave
         assert push.reply() == b":1\r\n"
         until(lambda: own not in admin.command("CLIENT", "LIST"), what="the end of the client")
         assert admin.command("LRANGE", "jobs", 0, -1) == b"*1\r\n$3\r\njob\r\n"
-        assert admin.command("EXISTS", "later") == b":0\r\n"
+        assert admin.command("EXISTS", "later", "inside") == b":0\r\n"
     proxy.stop()
 
 

@@ -222,10 +222,7 @@ class Conversation:
             self._ending.let_refuse(error)
             return
         except BlocksForNobodyError:
-            self._outbound.send(session.intake.take_out())
-            session.discard()
-            self._flow.account()
-            self._proceed()
+            self._ending.turn_away(b"")
             return
         if not session.is_proved:
             self._upstream.watch_for_login(session.replies, session.logged_out)
