@@ -360,19 +360,6 @@ MUTATIONS = [
     Mutation(
         "relay/progress.py", "sent + session.blocker.ahead", "sent and sent + session.blocker.ahead", "the first bytes"
     ),
-    Mutation("session/dispatch.py", "self._standing.end is End.LEFT and", "False and", "gone while held"),
-    Mutation(
-        "relay/conversation.py",
-        'except BlocksForNobodyError:\n            self._ending.turn_away(b"")',
-        "except BlocksForNobodyError:\n            session.discard()",
-        "left while held",
-    ),
-    Mutation(
-        "relay/conversation.py",
-        "self._course.is_as_good_as_gone and self._waiting.has_gone()",
-        "False",
-        "left while held",
-    ),
     Mutation(
         "relay/conversation.py",
         "            finally:\n                self._progress",

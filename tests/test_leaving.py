@@ -722,37 +722,6 @@ def check_who_has_left_a_server_by_tls(server: Server, port: int, start_proxy: S
 
 
 @pytest.mark.one_kind
-@pytest.mark.parametrize("leave", [Raw.close, Raw.reset, Raw.end_of_requests], ids=["close", "reset", "half close"])
-def test_who_has_left_while_held_takes_no_job(
-    start_server: StartServer, start_proxy: StartProxy, leave: Callable[[Raw], None]
-) -> None:
-    check_who_has_left_while_held(start_server(KIND), start_proxy, leave)
-
-
-def check_who_has_left_while_held(server: Server, start_proxy: StartProxy, leave: Callable[[Raw], None]) -> None:
-    """The request that blocks stands behind one that is held: it, and what follows, is sent for nobody."""
-    proxy = start_proxy(server)
-    with proxy.connect() as push, server.connect() as admin, proxy.connect() as client:
-        assert push.command("SADD", "known", "due", "other") == b":2\r\n"
-        assert push.command("PEXPIREMEMBER", "known", "due", 200) == b":1\r\n"
-        own = b"id=%d " % int(client.command("CLIENT", "ID")[1:])
-        assert admin.command("CLIENT", "PAUSE", 1000, "WRITE") == b"+OK\r\n"
-        time.sleep(0.25)  # the member falls due in the pause
-        value = b"\r\nSET inside 1\r\n" * 20_000  # part of which is read when the client has left
-        client.send(request("SMEMBERS", "known") + request("BRPOP", "jobs", 0) + request("SET", "later", value))
-        until(lambda: b"blocked_clients:0" not in admin.command("INFO", "clients"), what="the read to be held")
-        leave(client)
-        push.send(request("RPUSH", "jobs", "job"))
-        if leave is Raw.end_of_requests:
-            assert client.rest() == b"*1\r\n$5\r\nother\r\n"
-        assert push.reply() == b":1\r\n"
-        until(lambda: own not in admin.command("CLIENT", "LIST"), what="the end of the client")
-        assert admin.command("LRANGE", "jobs", 0, -1) == b"*1\r\n$3\r\njob\r\n"
-        assert admin.command("EXISTS", "later", "inside") == b":0\r\n"
-    proxy.stop()
-
-
-@pytest.mark.one_kind
 @pytest.mark.parametrize(("way", "pause"), [("plain", 0), ("by TLS", 0), ("plain", 8)])
 def test_a_reply_that_is_read_slowly_is_read_to_its_end(
     start_server: StartServer, start_proxy: StartProxy, tmp_path: Path, way: str, pause: int

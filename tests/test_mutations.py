@@ -1190,10 +1190,6 @@ CHECKS |= {
         place.server, place.start_proxy
     ),
     "left after jobs": _left_a_server_by_tls("behind jobs"),
-    "left while held": lambda place: leaving.check_who_has_left_while_held(
-        place.server, place.start_proxy, Raw.end_of_requests
-    ),
-    "gone while held": lambda place: leaving.check_who_has_left_while_held(place.server, place.start_proxy, Raw.reset),
     "before a wrong one": _left_a_server_by_tls("before a wrong one"),
     "the first bytes": lambda place: hostile.check_ahead(place.server, place.start_proxy, "nothing at all"),
     "a half close behind a silence": lambda place: silence.check_half_close(place.server, place.proxy()),

@@ -272,7 +272,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Forward the client's half close to the server, after the client's last request; replies may still arrive."""
-        self._course.end_input()
+        self._course.input_ended = True
         self._surroundings.traffic.look(self._transport)
         if self._conversation is not None:
             self._conversation.note_half_close()

@@ -27,7 +27,7 @@ from proxy.relay.signs import Departed, Signs
 from proxy.relay.state import BEGUN, COLLECTING, JUDGING, OVER, TAKING, WAITING, Course, State
 from proxy.relay.upstream import ReadPause, UpstreamConnection
 from proxy.relay.waiting import Waiting
-from proxy.session.errors import BlocksForNobodyError, OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
+from proxy.session.errors import OvertakenError, RefusedAtItsHeadError, RequestTooLargeError
 from proxy.session.ground import Ground
 from proxy.session.question import Question
 from proxy.session.reads import Late
@@ -221,9 +221,6 @@ class Conversation:
         except RefusedAtItsHeadError as error:
             self._ending.let_refuse(error)
             return
-        except BlocksForNobodyError:
-            self._ending.turn_away(b"")
-            return
         if not session.is_proved:
             self._upstream.watch_for_login(session.replies, session.logged_out)
         if out:
@@ -301,8 +298,6 @@ class Conversation:
     def resume(self, *, answered: bool) -> None:
         """Go on with the held request."""
         if self.waits:
-            if self._course.is_as_good_as_gone and self._waiting.has_gone():
-                self._session.note_left()
             self._pass_on(lambda: self._session.resume(self._surroundings.now(), answered=answered))
 
     # Shared connections (relay.sharing.Host).

@@ -79,10 +79,6 @@ class IllegalMoveError(Exception):
     """A change of state that is not allowed: a defect of the proxy."""
 
 
-LEFT_SECONDS: Final = 0.02
-"""A server that has heard of a client's half close gives the client no data that comes later than this."""
-
-
 class Course:
     """The state of one connection, with the rules for its changes.
 
@@ -92,12 +88,11 @@ class Course:
         moved: called after each change.
     """
 
-    __slots__ = ("_due", "_since", "input_ended", "moved", "state")
+    __slots__ = ("_due", "input_ended", "moved", "state")
 
     def __init__(self) -> None:
         self.state = State.CONNECTING
         self.input_ended = False
-        self._since = 0.0  # the loop's time when the client closed its side, or else was last held
         self.moved: Callable[[], None] = nothing
         self._due: asyncio.TimerHandle | None = None
 
@@ -110,8 +105,6 @@ class Course:
         if state not in MOVES[self.state]:
             raise IllegalMoveError(f"from {self.state.name} to {state.name}")
         self.state = state
-        if state is State.HELD and not self.input_ended:
-            self._since = asyncio.get_running_loop().time()
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -135,18 +128,6 @@ class Course:
     def refused(self) -> bool:
         """Whether a request was sent that makes the server close."""
         return self.state is State.REFUSED
-
-    def end_input(self) -> None:
-        """Note that the client has closed its side."""
-        self.input_ended = True
-        self._since = asyncio.get_running_loop().time()
-
-    @property
-    def is_as_good_as_gone(self) -> bool:
-        """Whether a client that has left did so too long ago to get data now, as far as known. While it is held, it may
-        have left at any time."""
-        gone_by = self._since + LEFT_SECONDS
-        return self.state is State.ORPHANED or asyncio.get_running_loop().time() >= gone_by
 
     @property
     def has_left(self) -> bool:

@@ -12,7 +12,7 @@ from proxy.commands.table import BLIND, JUDGED, Command, Effect
 from proxy.session import additions, describe
 from proxy.session.announcing import Announcing
 from proxy.session.changes import Changes
-from proxy.session.errors import BlocksForNobodyError, Refusal
+from proxy.session.errors import Refusal
 from proxy.session.ground import Ground
 from proxy.session.hearing import Hearing
 from proxy.session.multi import Multi
@@ -20,7 +20,7 @@ from proxy.session.outgoing import Outgoing
 from proxy.session.pipeline import Pipeline
 from proxy.session.remaining import Remaining
 from proxy.session.rewrite import is_own
-from proxy.session.standing import End, Next, Standing
+from proxy.session.standing import Next, Standing
 from proxy.session.upload import Upload
 from proxy.session.without_engine import WithoutEngine
 from proxy.wire.frames import frames
@@ -109,22 +109,16 @@ class Dispatch:
             now: the server's clock, in Unix ms.
             having: the request's keys that have deadlines, if the server was queried.
         """
-        blocks = self._standing.transaction is None and self._ground.may_block(request.arguments[0])
-        waits = blocks and not _reads_at_once(request.arguments)
-        if waits and self._standing.end is End.LEFT and self._takes(request.arguments[0]):
-            raise BlocksForNobodyError
         if request.kind is Kind.HEAD:
             self._out.sign_before_last()
-        if waits:
+        blocks = self._standing.transaction is None and self._ground.may_block(request.arguments[0])
+        if blocks and not _reads_at_once(request.arguments):
             self._out.precede_blocker()
         self._send_in_its_place(command, request, now, having=having)
         if blocks:
             self._out.note_blocker()
         if command is not None and self._standing.replies.silence.suspected and command.name.endswith(b"SUBSCRIBE"):
             self._out.wish_here(Wish.HEARD)  # the server confirms SUBSCRIBE in spite of a SKIP, which ends here
-
-    def _takes(self, name: bytes) -> bool:
-        return self._ground.rewriter.server.terms(name.upper()).writes
 
     def _send_in_its_place(
         self, command: Command | None, request: Request, now: float, *, having: Set[bytes] | None

@@ -32,11 +32,6 @@ class RefusedAtItsHeadError(Exception):
         self.reply = f"-ERR Protocol error: {what}\r\n".encode()
 
 
-class BlocksForNobodyError(Exception):
-    """A client has left before a request of its could be sent that may block and take data. What follows is dropped
-    too: a server would have dropped it with the blocked client."""
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An error that the client gets instead of a reply. In a transaction it makes EXEC fail, as if the server had

@@ -220,7 +220,6 @@ class Session:
             RequestTooLargeError: the buffer of a request would exceed `request_limit`.
             RefusedAtItsHeadError: a request must be refused before it is complete.
             OvertakenError: an upload must be cut off, because one of its keys has got deadlines.
-            BlocksForNobodyError: the client has left, and its next request may block.
         """
         self._ground.coverage.look()
         judge, intake = self._judge, self.intake
@@ -362,11 +361,6 @@ class Session:
         if transactions:
             return lambda: rights.is_sure_of_all(now) and together.may_replace_transactions
         return lambda: rights.is_sure_of_all(now)
-
-    def note_left(self) -> None:
-        """Note that the client has left: none of its requests may take data from a server that would have waited."""
-        if self._standing.end is End.OPEN:
-            self._standing.end = End.LEFT
 
     def share(self) -> None:
         """Note that the client's requests go over shared connections."""

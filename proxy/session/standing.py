@@ -33,7 +33,6 @@ class End(Enum):
     OPEN = "it does"
     QUIT = "it does not: a client that had not logged in has sent QUIT"
     BROKEN = "it does not: there was a protocol error"
-    LEFT = "it does up to a request that may block and take data: the client has left"
 
 
 class Next(Enum):
