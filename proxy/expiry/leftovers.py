@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from proxy.beats import until_beat
 from proxy.commands.described import ServerCommands
 from proxy.coverage.coverage import Coverage
 from proxy.expiry.engine import Engine
@@ -72,7 +71,6 @@ class Leftovers:
         self._seen: object = None  # `Engine.changes` before a round that left no void deadline
         self._rate = rate
         self._at_once = min(max(1, int(rate * _STEP_SECONDS / _LEAST_COST)), _MOST_KEYS)
-        self._owed = 0.0  # seconds that the rate demands and that have not been waited yet
         self._metrics = metrics
 
     async def run(self) -> None:
@@ -126,8 +124,5 @@ class Leftovers:
             self._metrics.deadlines_voided_total += gone
             further = [(key, cursor) for (key, _), (cursor, *_) in zip(left, pages, strict=False) if cursor != b"0"]
             left = further + left[len(pages) :]
-            self._owed += sum(max(seen, _LEAST_COST) for _, seen, *_ in pages) / self._rate
-            pause = until_beat(self._owed)
-            self._owed -= pause
-            await asyncio.sleep(pause)
+            await asyncio.sleep(sum(max(seen, _LEAST_COST) for _, seen, *_ in pages) / self._rate)
         return voided, void
